@@ -1,0 +1,59 @@
+"""What the loop sees of the world at one moment, in our words. Values only; the adapters fill them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class JobStatus(StrEnum):
+    """The life of an AWS Batch job."""
+
+    SUBMITTED = "SUBMITTED"
+    PENDING = "PENDING"
+    RUNNABLE = "RUNNABLE"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+TERMINAL = frozenset({JobStatus.SUCCEEDED, JobStatus.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """One job as DescribeJobs shows it, whatever its shape (container, task properties, EKS, nodes).
+
+    :param exit_code: None where Batch gives none; None is not 0.
+    :param log_streams: of every attempt and container, oldest first.
+    :param placement_arn: container instance or task ARN of the last attempt; its middle segment names the cluster.
+    """
+
+    ref: str
+    name: str
+    status: JobStatus
+    queue: str = ""
+    status_reason: str = ""
+    container_reason: str = ""
+    exit_code: int | None = None
+    is_terminated: bool = False
+    is_cancelled: bool = False
+    attempts: int = 0
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    stopped_at: datetime | None = None
+    log_streams: tuple[str, ...] = ()
+    log_group: str = "/aws/batch/job"
+    placement_arn: str | None = None
+    instance: str | None = None
+    """EC2 instance id, where the texts name one."""
+    environment: dict[str, str] = field(default_factory=dict)
+    raw: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether Batch will not change it any more."""
+        return self.status in TERMINAL
