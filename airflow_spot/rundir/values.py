@@ -84,6 +84,8 @@ class Attempt:
     """Set when it went live; an attempt with it has trained, and its pin is meaningful."""
     closing_at: datetime | None = None
     closing_why: str = ""
+    closing_outcome: str | None = None
+    """The outcome it gets unless its own end says otherwise."""
     ended_at: datetime | None = None
     pin: str | None = None
     """Checkpoint id it continues from; None with ``live_at`` set means from the beginning."""
@@ -92,14 +94,14 @@ class Attempt:
     stopped_at: datetime | None = None
     terminal: bool = False
     """Batch has called its job terminal, or no job can exist."""
-    terminate_sent_at: datetime | None = None
     submit_tries: int = 0
     retry_at: datetime | None = None
     """For a refused submit: not before."""
-    logs_seen: bool = False
     steps: int | None = None
-    """The furthest step its heartbeat reported."""
+    """The furthest step its agent reported."""
+    total_steps: int | None = None
     committed_step: int | None = None
+    steps_per_second: float | None = None
     cost_usd: float | None = None
     verdict: Verdict | None = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -207,6 +209,8 @@ class Record:
     why: str = ""
     """The policy's last reason, in plain words."""
     promotion: Promotion | None = None
+    stay_until: datetime | None = None
+    """A person forbids promotions before this instant."""
     applied: tuple[str, ...] = ()
     """Ids of requests that were applied; a request is applied once."""
     bad: tuple[str, ...] = ()
