@@ -122,11 +122,11 @@ def _decode_scalar(hint: Any, raw: Any, where: str) -> Any:
 def _decode_instant(raw: Any, where: str) -> datetime:
     _expect(isinstance(raw, str), "an ISO 8601 instant with a zone", raw, where)
     try:
-        instant = datetime.fromisoformat(raw)
+        instant: datetime | None = datetime.fromisoformat(raw)
     except ValueError:
-        instant = datetime.min
-    _expect(instant.tzinfo is not None, "an ISO 8601 instant with a zone", raw, where)
-    return instant.astimezone(UTC)
+        instant = None
+    _expect(instant is not None and instant.tzinfo is not None, "an ISO 8601 instant with a zone", raw, where)
+    return typing.cast("datetime", instant).astimezone(UTC)
 
 
 def _decode_dataclass(cls: type, raw: Any, where: str) -> Any:
