@@ -1,0 +1,95 @@
+"""``airflow-spot promote`` and ``stop``: what a person asks of a training run."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_spot.cli import facts, where
+from airflow_spot.errors import ConfigurationError
+from airflow_spot.rundir import codec
+
+if TYPE_CHECKING:
+    from airflow_spot.rundir.values import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What was done.
+
+    :param done: False where there was nothing to do any more.
+    """
+
+    done: bool
+    sentence: str
+    document: dict[str, Any]
+
+
+def who() -> str:
+    """Return who asks, as the record shows it: ``user@host``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def promote(reach: where.Reach, *, tier: str | None, why: str) -> Answer:
+    """Post a promotion for the training run's present generation. Calling it twice is harmless.
+
+    :raises ConfigurationError: no such tier, or the training run has no dependable one.
+    """
+    from airflow_spot.rundir import requests
+
+    record = where.load(reach).record
+    if record.result is not None or record.desired.state == "stopped":
+        return _nothing_to_do(record, reach.uri)
+    name = _tier(record, tier)
+    request = requests.new_request(
+        "promote", who=who(), why=why, generation=record.generation, at=where.now(reach.backend), tier=tier
+    )
+    requests.post(reach.store, request)
+    sentence = f"asked for a promotion to {name}; whoever waits in Airflow does it at its next look"
+    return Answer(done=True, sentence=sentence, document={"uri": reach.uri, "request": codec.encode(request)})
+
+
+def _tier(record: Record, wanted: str | None) -> str:
+    spec = facts.spec_of(record)
+    tiers = spec.tiers if spec else ()
+    if wanted is None:
+        name = next((tier.name for tier in tiers if tier.dependable), None)
+        if spec is not None and name is None:
+            raise ConfigurationError("this training run has only spot tiers; there is none to promote it to")
+        return name or "dependable capacity"
+    if spec is not None and spec.tier(wanted) is None:
+        known = ", ".join(tier.name for tier in tiers)
+        raise ConfigurationError(f"--tier={wanted}: this training run has the tiers {known}")
+    return wanted
+
+
+def stop(reach: where.Reach, *, why: str) -> Answer:
+    """Write that the training run is to be stopped, by a person, and terminate its jobs. Harmless when repeated."""
+    from airflow_spot import engine
+
+    record = where.load(reach).record
+    if record.result is not None:
+        return _nothing_to_do(record, reach.uri)
+    report = engine.stop(
+        reach.store,
+        reach.backend,
+        who=who(),
+        why=why,
+        generation=record.generation,
+        try_number=record.try_number,
+        by_person=True,
+    )
+    return Answer(done=True, sentence=str(report), document={"uri": reach.uri, "report": codec.encode(report)})
+
+
+def _nothing_to_do(record: Record, uri: str) -> Answer:
+    sentence = f"nothing to do: this training run has {facts.standing(record)}"
+    if record.result is None:
+        sentence = f"nothing to do: this training run was {facts.standing(record)}"
+    return Answer(done=False, sentence=sentence, document={"uri": uri, "nothing_to_do": facts.standing(record)})
