@@ -15,6 +15,7 @@
     │   ├── SubmitThrottled                429: no job exists, the same attempt may be sent again
     │   └── SubmitUnknown                  time-out or 5xx: a job may exist
     ├── OwnedByAnother                     a live owner holds this training run
+    ├── StoppedByPerson                    a person stopped the training run
     └── CheckpointDamaged                  a file of a checkpoint is missing or altered
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "ContractError",
     "OwnedByAnother",
     "SpotError",
+    "StoppedByPerson",
     "StoreDenied",
     "StoreError",
     "StoreUnavailable",
@@ -113,6 +115,10 @@ class SubmitUnknown(BatchError):
 
 class OwnedByAnother(SpotError):
     """A live owner holds this training run."""
+
+
+class StoppedByPerson(SpotError):
+    """A person stopped the training run; the task's own retries do not undo that."""
 
 
 class CheckpointDamaged(SpotError):

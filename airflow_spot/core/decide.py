@@ -62,6 +62,8 @@ def _choice(policy: Policy, snapshot: Snapshot) -> Choice:
     if snapshot.deadline is None:
         return Choice(dependable=False, reason="no deadline: tiers in order of preference")
     choice = policy.choose(snapshot)
+    if choice.dependable and (late := infeasible(snapshot)):
+        choice = Choice(dependable=True, reason=late, at=choice.at)
     if choice.dependable and snapshot.stay_until and snapshot.now < snapshot.stay_until:
         reason = f"held back by a person until {snapshot.stay_until:%H:%M:%S} UTC; otherwise: {choice.reason}"
         return Choice(dependable=False, reason=reason, at=snapshot.stay_until)

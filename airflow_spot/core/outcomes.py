@@ -66,7 +66,10 @@ TABLE: dict[Outcome, Row] = {
         Then.SAME_TIER, Budget.RECLAIMS, "AWS took the spot machine back", "max_reclaims, promote_after_reclaims"
     ),
     Outcome.HOST_LOST: Row(
-        Then.SAME_TIER, Budget.INFRASTRUCTURE, "the machine went away, not by a spot reclaim", "max_infrastructure_failures"
+        Then.SAME_TIER,
+        Budget.INFRASTRUCTURE,
+        "the machine went away, not by a spot reclaim",
+        "max_infrastructure_failures",
     ),
     Outcome.NO_CAPACITY: Row(Then.NEXT_TIER, Budget.NONE, "the queue had no capacity", "Tier(max_wait=...)"),
     Outcome.NEVER_FITS: Row(
@@ -75,7 +78,9 @@ TABLE: dict[Outcome, Row] = {
     Outcome.START_FAILED: Row(
         Then.SAME_TIER, Budget.INFRASTRUCTURE, "the container did not start", "max_infrastructure_failures"
     ),
-    Outcome.MISCONFIGURED: Row(Then.END, Budget.NONE, "the set-up cannot work", "the named role, image, endpoint or entry point"),
+    Outcome.MISCONFIGURED: Row(
+        Then.END, Budget.NONE, "the set-up cannot work", "the named role, image, endpoint or entry point"
+    ),
     Outcome.OUT_OF_MEMORY: Row(
         Then.END, Budget.RETRIES, "the container ran out of memory", "the job definition's memory, or the batch size"
     ),
@@ -95,6 +100,9 @@ TABLE: dict[Outcome, Row] = {
     ),
     Outcome.RESERVATION_ENDED: Row(Then.NEXT_TIER, Budget.NONE, "the reserved capacity ended"),
     Outcome.UNKNOWN: Row(
-        Then.SAME_TIER, Budget.INFRASTRUCTURE, "the job ended for a reason we do not know", "max_infrastructure_failures"
+        Then.SAME_TIER,
+        Budget.INFRASTRUCTURE,
+        "the job ended for a reason we do not know",
+        "max_infrastructure_failures",
     ),
 }

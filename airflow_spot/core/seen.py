@@ -7,6 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_spot.core.outcomes import Outcome
+from airflow_spot.rundir.values import Claim, End, Heartbeat, Request, Verdict
+
 
 class JobStatus(StrEnum):
     """The life of an AWS Batch job."""
@@ -57,3 +60,48 @@ class JobSeen:
     def terminal(self) -> bool:
         """Whether Batch will not change it any more."""
         return self.status in TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSeen:
+    """What is known of one attempt at one moment.
+
+    :param job: its job; None where Batch does not know one.
+    :param found: jobs of its name, looked up only while nobody knows whether one exists.
+    :param verdict: why it ended; filled only once it has.
+    :param heartbeat_age: seconds since the store took its last heartbeat.
+    :param proved: a plain image's proof of success is there (``success_object``).
+    :param blocked: why Batch says its job waits, in words; ``never_fits`` where waiting cannot help.
+    """
+
+    job: JobSeen | None = None
+    found: tuple[JobSeen, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    end: End | None = None
+    heartbeat: Heartbeat | None = None
+    heartbeat_age: float | None = None
+    verdict: Verdict | None = None
+    proved: bool = False
+    blocked: str | None = None
+    never_fits: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one look at the world showed.
+
+    :param tip: id of the checkpoint that the next pin would be; meaningful only where ``tip_read``.
+    """
+
+    now: datetime
+    attempts: dict[int, AttemptSeen] = field(default_factory=dict)
+    requests: tuple[Request, ...] = ()
+    tip_read: bool = False
+    tip: str | None = None
+
+    def of(self, number: int) -> AttemptSeen:
+        """Return what is known of an attempt."""
+        return self.attempts.get(number, NOTHING)
+
+
+NOTHING = AttemptSeen()

@@ -141,7 +141,10 @@ class Choice:
 class Policy(Protocol):
     """A pure rule from a snapshot to a choice; it explains itself, and knows its JSON form."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Return the name that a record keeps."""
+        ...
 
     def choose(self, snapshot: Snapshot) -> Choice:
         """Return whether training belongs on dependable capacity now, and why."""

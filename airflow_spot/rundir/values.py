@@ -200,6 +200,8 @@ class Record:
     last_live: int | None = None
     """The attempt that is live or was live last: the line of the training run is its line."""
     next_attempt: int = 1
+    line_from: int = 1
+    """The first attempt of the line: a fresh start leaves everything before it behind."""
     fresh: bool = False
     """The next pin is the beginning: after a Clear of a success, or ``on_clear="fresh"``."""
     began_at: datetime | None = None
@@ -380,6 +382,8 @@ class FileEntry:
     key: str
     etag: str = ""
     mode: int = 0o644
+    mtime_ns: int | None = None
+    """Set again when the file is restored: trainers look for the newest file. Compared with nothing."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -1,0 +1,741 @@
+"""The loop: the one place where observing, deciding and acting meet.
+
+``advance()`` may be called again and again, by anyone, at any time, after any crash. It loads the record, looks at
+Batch and at the run directory, and takes the first step that :mod:`airflow_spot.core.lifecycle` finds: a write by
+compare-and-swap, then at most one effect. Then it looks again, until there is nothing to do.
+
+Everything here blocks; triggers call it in threads. Nothing here imports Airflow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from airflow_spot import policies
+from airflow_spot.batch.classify import Blocked
+from airflow_spot.batch.requests import ENV_ATTEMPT, ENV_RUN, job_name, stop_reason, submit_request
+from airflow_spot.core.decide import decide
+from airflow_spot.core.ending import close, end_attempt, forget, put
+from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, View, snapshot, steps
+from airflow_spot.core.model import TrainingSpec
+from airflow_spot.core.outcomes import Outcome
+from airflow_spot.core.seen import AttemptSeen, JobSeen, Seen
+from airflow_spot.core.snapshot import Decision, Snapshot
+from airflow_spot.durations import instant_or_duration
+from airflow_spot.errors import (
+    BatchUnavailable,
+    OwnedByAnother,
+    SpotError,
+    StoppedByPerson,
+    SubmitRefused,
+    SubmitThrottled,
+    SubmitUnknown,
+)
+from airflow_spot.rundir import attempts, checkpoints, codec, owner, record, requests
+from airflow_spot.rundir.record import Loaded, RecordMoved
+from airflow_spot.rundir.store import Store
+from airflow_spot.rundir.values import (
+    Attempt,
+    AttemptState,
+    Counters,
+    Desired,
+    End,
+    Heartbeat,
+    Owner,
+    OwnerLease,
+    Record,
+    Result,
+    Verdict,
+)
+
+log = logging.getLogger(__name__)
+
+OWNER_STALE_SECONDS = 1800.0
+LEASE_SECONDS = 600.0
+RELOAD_SECONDS = 60.0
+PRUNE_SECONDS = 3600.0
+MAX_STEPS = 50
+"""Per call: a safeguard, far above what a call needs."""
+MAX_RACES = 20
+RETRY_SECONDS, RETRY_CAP_SECONDS = 2.0, 120.0
+SHORTEST_WAIT_SECONDS = 0.5
+
+
+class Backend(Protocol):
+    """What the loop needs of a place to run jobs; :class:`airflow_spot.batch.client.BatchBackend` is one."""
+
+    def now(self) -> datetime:
+        """Return the vendor's present."""
+        ...
+
+    def describe(self, refs: Sequence[str], *, max_age: float = 0.0) -> dict[str, JobSeen]:
+        """Return the jobs that are known, by id."""
+        ...
+
+    def find(self, name: str, queue: str, since: datetime | None = None) -> list[JobSeen]:
+        """Return the jobs of exactly that name."""
+        ...
+
+    def submit(self, request: dict[str, Any]) -> str:
+        """Submit once and return the job id."""
+        ...
+
+    def terminate(self, ref: str, reason: str) -> None:
+        """End a job; harmless when repeated."""
+        ...
+
+    def verdict(
+        self,
+        job: JobSeen,
+        *,
+        market: str,
+        end: End | None,
+        agent: bool,
+        trusted: bool,
+        heartbeat: Heartbeat | None = None,
+    ) -> Verdict:
+        """Return why a job ended."""
+        ...
+
+    def blocked(self, job: JobSeen, now: datetime) -> Blocked | None:
+        """Return why a job waits."""
+        ...
+
+    def definition(self, name: str) -> dict[str, Any] | None:
+        """Return a job definition."""
+        ...
+
+    def tail(self, job: JobSeen, lines: int = 50) -> list[str]:
+        """Return the last lines of a job's log."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing to do now.
+
+    :param seconds: when to call again at the latest.
+    """
+
+    seconds: float
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The training run has a result, and every job has been told to end."""
+
+    result: Result
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A newer generation or try of the task has taken over: this caller does nothing any more."""
+
+    generation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Loop:
+    """One caller's place in the loop. Only caches live here: losing it loses nothing.
+
+    :param store: at the run directory.
+    :param generation: the one this caller was made for; with a higher one in the record it does nothing.
+    :param try_number: Airflow's try it was made for.
+    :param say: where a user reads what happens.
+    :param object_modified: when an object outside the run directory was written, for ``success_object``.
+    """
+
+    store: Store
+    backend: Backend
+    generation: int
+    try_number: int = 1
+    say: Callable[[str], None] = log.info
+    object_modified: Callable[[str], datetime | None] = lambda uri: None  # noqa: ARG005
+    loaded: Loaded | None = None
+    loaded_at: datetime | None = None
+    leased_at: datetime | None = None
+    killed: set[str] = field(default_factory=set)
+    files: dict[int, attempts.AttemptFiles] = field(default_factory=dict)
+    said: dict[int, str] = field(default_factory=dict)
+
+
+def advance(loop: Loop) -> Waiting | Finished | Superseded:
+    """Bring a training run forward as far as it goes now.
+
+    Safe to call twice, at once or after a crash. Runs in the triggerer or a worker; blocks for a few requests.
+
+    :raises StoreUnavailable: no decision without the record; training goes on.
+    :raises BatchUnavailable: no verdict, no submit, no budget spent.
+    """
+    loop.killed.clear()
+    for _ in range(MAX_STEPS):
+        rec = _load(loop).record
+        if rec.generation > loop.generation or (rec.generation == loop.generation and rec.try_number > loop.try_number):
+            return Superseded(rec.generation)
+        _renew_lease(loop, rec)
+        view = _look(loop, rec)
+        step = next((step for step in steps(view) if not _just_sent(loop, step)), None)
+        if step is not None:
+            _take(loop, step)
+        elif rec.result is not None and not _lingers(loop, view):
+            return Finished(rec.result, rec)
+        elif not _tidy(loop, view):
+            return Waiting(_pause(view), rec)
+    return Waiting(SHORTEST_WAIT_SECONDS, _load(loop).record)
+
+
+def _just_sent(loop: Loop, step: Step) -> bool:
+    return step.record is None and isinstance(step.effect, Terminate) and step.effect.ref in loop.killed
+
+
+def _lingers(loop: Loop, view: View) -> bool:
+    """Whether a job that has said its last word is still on its way out."""
+    for attempt, seen in view.each():
+        alive = attempt.ref and not attempt.terminal and seen.job is not None and not seen.job.terminal
+        if alive and attempt.ref not in loop.killed:
+            return True
+    return False
+
+
+def _pause(view: View) -> float:
+    """Seconds until the next look: the poll interval, or sooner where an instant is near."""
+    rec, spec = view.record, view.spec
+    again = [item.retry_at for item in rec.attempts if item.retry_at] + [rec.promote_at]
+    if rec.result is None and rec.desired.state == "running":
+        again.append(view.decide(snapshot(view)).look_again)
+    near = [(at - view.now).total_seconds() for at in again if at and at > view.now]
+    return max(SHORTEST_WAIT_SECONDS, min([spec.poll_seconds, *near]))
+
+
+# ---------------------------------------------------------------- load and look
+
+
+def _load(loop: Loop) -> Loaded:
+    """Return the record; one that was read within the last minute is good enough to look for something to do."""
+    now = loop.backend.now()
+    if loop.loaded is None or loop.loaded_at is None or (now - loop.loaded_at).total_seconds() > RELOAD_SECONDS:
+        loop.loaded, loop.loaded_at = _must_load(loop.store), now
+    return loop.loaded
+
+
+def _must_load(store: Store) -> Loaded:
+    loaded = record.load(store)
+    if loaded is None:
+        raise SpotError(f"{store.uri} holds no training run; was the directory deleted?")
+    return loaded
+
+
+def _renew_lease(loop: Loop, rec: Record) -> None:
+    """Tell the agents, every ten minutes, that somebody waits."""
+    spec = codec.decode(TrainingSpec, rec.spec)
+    every, now = min(LEASE_SECONDS, spec.orphan_after_seconds / 4), loop.backend.now()
+    if rec.result is None and (loop.leased_at is None or (now - loop.leased_at).total_seconds() >= every):
+        owner.renew(loop.store, OwnerLease(owner=rec.owner, generation=rec.generation))
+        loop.leased_at = now
+
+
+def _look(loop: Loop, rec: Record) -> View:
+    """Describe the jobs and read what the agents and people wrote."""
+    spec = codec.decode(TrainingSpec, rec.spec)
+    refs = [item.ref for item in rec.attempts if item.ref and not item.terminal]
+    jobs = loop.backend.describe(refs, max_age=spec.poll_seconds / 2) if refs else {}
+    now = loop.backend.now()
+    watched = [item for item in rec.attempts if _matters(rec, item)]
+    seen = Seen(
+        now=now,
+        attempts={item.number: _look_at(loop, rec, spec, item, jobs, now) for item in watched},
+        requests=tuple(requests.pending(loop.store, rec.applied)) if rec.result is None else (),
+    )
+    policy = policies.from_json(spec.policy)
+
+    def bound(shot: Snapshot) -> Decision:
+        return decide(policy, shot)
+
+    view = View(uri=loop.store.uri, record=rec, spec=spec, seen=seen, decide=bound)
+    return replace(view, seen=_with_tip(loop, view)) if _needs_pin(view) else view
+
+
+def _matters(rec: Record, attempt: Attempt) -> bool:
+    return attempt.state is not AttemptState.ENDED or not attempt.terminal or attempt.number == rec.last_live
+
+
+def _needs_pin(view: View) -> bool:
+    """Whether an attempt may go live now: only then are the checkpoints listed."""
+    waits = any(item.state in (AttemptState.STANDBY, AttemptState.SUBMITTED) for item in view.record.attempts)
+    return waits and view.live is None and view.leaving is None and view.record.result is None
+
+
+def _with_tip(loop: Loop, view: View) -> Seen:
+    if not view.spec.agent or view.record.last_live is None:
+        return replace(view.seen, tip_read=True)
+    found = checkpoints.present(loop.store, excluding=(*view.record.bad, *view.record.struck))
+    tip = checkpoints.tip(found, view.record)
+    return replace(view.seen, tip_read=True, tip=tip.id if tip else None)
+
+
+def _look_at(
+    loop: Loop, rec: Record, spec: TrainingSpec, attempt: Attempt, jobs: dict[str, JobSeen], now: datetime
+) -> AttemptSeen:
+    """Return what is known of one attempt."""
+    files = attempts.AttemptFiles()
+    if spec.agent and attempt.state is not AttemptState.REFUSED:
+        files = attempts.observe(loop.store, attempt.number, loop.files.get(attempt.number))
+        loop.files[attempt.number] = files
+    job = jobs.get(attempt.ref) if attempt.ref else None
+    blocked = loop.backend.blocked(job, now) if job is not None else None
+    _say_blocked(loop, attempt, blocked)
+    modified = files.heartbeat_modified
+    seen = AttemptSeen(
+        job=job,
+        found=_look_up(loop, rec, attempt, files),
+        claims=files.claims,
+        end=files.end,
+        heartbeat=files.heartbeat,
+        heartbeat_age=(now - modified).total_seconds() if modified else None,
+        proved=_proved(loop, spec, attempt),
+        blocked=blocked.sentence if blocked else None,
+        never_fits=blocked.outcome
+        if blocked and blocked.settled and blocked.outcome is not Outcome.NO_CAPACITY
+        else None,
+    )
+    if attempt.state is AttemptState.ENDED or rec.result is not None:
+        return seen
+    return replace(seen, verdict=_verdict(loop, spec, attempt, seen, now))
+
+
+def _say_blocked(loop: Loop, attempt: Attempt, blocked: Blocked | None) -> None:
+    text = blocked.sentence if blocked else ""
+    if text and loop.said.get(attempt.number) != text:
+        loop.say(f"attempt {attempt.number} waits in {attempt.job_queue}: {text}")
+    loop.said[attempt.number] = text
+
+
+def _look_up(loop: Loop, rec: Record, attempt: Attempt, files: attempts.AttemptFiles) -> tuple[JobSeen, ...]:
+    """Jobs that may be this attempt's although the record does not say so, each shown by Batch to be ours."""
+    found: dict[str, JobSeen] = {}
+    if attempt.ref is None and attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
+        name = job_name(loop.store.uri, rec.run_key, attempt.number)
+        found = {job.ref: job for job in loop.backend.find(name, attempt.job_queue, attempt.intended_at)}
+    claimed = [claim.job for claim in files.claims if claim.job != attempt.ref and claim.job not in found]
+    if claimed and not attempt.terminal:
+        found |= loop.backend.describe(claimed[:1])
+    ours = (loop.store.uri, str(attempt.number))
+    return tuple(
+        job for job in found.values() if (job.environment.get(ENV_RUN), job.environment.get(ENV_ATTEMPT)) == ours
+    )
+
+
+def _proved(loop: Loop, spec: TrainingSpec, attempt: Attempt) -> bool:
+    """Whether the object that proves a plain image's success is there, newer than the attempt."""
+    if spec.agent or not spec.success_object or attempt.state is AttemptState.ENDED:
+        return False
+    modified = loop.object_modified(spec.success_object)
+    return modified is not None and attempt.intended_at is not None and modified >= attempt.intended_at
+
+
+def _verdict(loop: Loop, spec: TrainingSpec, attempt: Attempt, seen: AttemptSeen, now: datetime) -> Verdict | None:
+    """Return why an attempt has ended, None while it has not.
+
+    An end file is enough where it says all. For a failed trainer Batch's own words are waited for: they tell a lack of
+    memory from an error of the program.
+    """
+    job = seen.job
+    if job is None or not (job.terminal or (seen.end is not None and _says_all(seen.end, job, now))):
+        return None
+    return loop.backend.verdict(
+        job,
+        market=attempt.market,
+        end=seen.end,
+        agent=spec.agent,
+        trusted=seen.proved or spec.trust_exit_code,
+        heartbeat=seen.heartbeat,
+    )
+
+
+def _says_all(end: End, job: JobSeen, now: datetime) -> bool:
+    if end.completed or end.reason != "exit":
+        return True
+    return job.started_at is not None and (now - job.started_at).total_seconds() > BATCH_LAG_SECONDS
+
+
+# ---------------------------------------------------------------- act
+
+
+def _take(loop: Loop, step: Step) -> None:
+    """Write, then act. Somebody else's write in between means: look again."""
+    if step.record is not None:
+        try:
+            _save(loop, step.record)
+        except RecordMoved:
+            loop.loaded = None
+            return
+        if step.say:
+            loop.say(step.say)
+        _show_logs(loop, step.record)
+    if isinstance(step.effect, Submit):
+        _submit(loop, step.effect.number)
+    elif isinstance(step.effect, Terminate):
+        loop.killed.add(step.effect.ref)
+        loop.backend.terminate(step.effect.ref, stop_reason(loop.store.uri, step.effect.why))
+
+
+def _save(loop: Loop, rec: Record) -> None:
+    loaded = loop.loaded
+    if loaded is None:
+        raise RecordMoved("the record was not loaded")
+    loop.loaded, loop.loaded_at = record.save(loop.store, rec, loaded.etag), loop.backend.now()
+
+
+def _update(loop: Loop, change: Callable[[Record], Record | None]) -> Record:
+    """Write a change that must get in, loading again as often as somebody else was first; None: nothing to write."""
+    for _ in range(MAX_RACES):
+        loop.loaded, loop.loaded_at = _must_load(loop.store), loop.backend.now()
+        rec = change(loop.loaded.record)
+        if rec is None:
+            return loop.loaded.record
+        try:
+            _save(loop, rec)
+        except RecordMoved:
+            continue
+        return rec
+    raise RecordMoved(f"{loop.store.uri}: the record was written {MAX_RACES} times by others meanwhile")
+
+
+def _of(rec: Record, number: int) -> Attempt | None:
+    return next((item for item in rec.attempts if item.number == number), None)
+
+
+def _submit(loop: Loop, number: int) -> None:
+    """Send the one SubmitJob of an attempt whose intent is written, and write down what came of it."""
+    rec = _load(loop).record
+    attempt, spec = _of(rec, number), codec.decode(TrainingSpec, rec.spec)
+    tier = spec.tier(attempt.tier) if attempt else None
+    if attempt is None or tier is None:
+        return
+    request = submit_request(
+        spec,
+        tier,
+        run_uri=loop.store.uri,
+        run_key=rec.run_key,
+        attempt=number,
+        definition=loop.backend.definition(spec.job_definition),
+    )
+    try:
+        ref = loop.backend.submit(request)
+    except SubmitThrottled as error:
+        _update(loop, lambda now: _throttled(loop, now, number))
+        loop.say(f"attempt {number}: AWS throttles SubmitJob, the same attempt is sent again later ({error})")
+    except SubmitRefused as error:
+        said = str(error)
+        _update(loop, lambda now: _refused(loop, now, number, said))
+        loop.say(f"attempt {number} on {tier.name} was refused: {error}")
+    except (SubmitUnknown, BatchUnavailable) as error:
+        loop.say(f"attempt {number}: nobody knows whether a job exists, looking it up by name ({error})")
+    else:
+        _submitted(loop, number, ref, str(request["jobName"]))
+
+
+def _throttled(loop: Loop, rec: Record, number: int) -> Record | None:
+    attempt = _of(rec, number)
+    if attempt is None or attempt.state is not AttemptState.INTENDED:
+        return None
+    wait = min(RETRY_SECONDS * 2.0**attempt.submit_tries, RETRY_CAP_SECONDS)
+    again = loop.backend.now() + timedelta(seconds=wait)
+    return put(rec, replace(attempt, state=AttemptState.REFUSED, submit_tries=attempt.submit_tries + 1, retry_at=again))
+
+
+def _refused(loop: Loop, rec: Record, number: int, said: str) -> Record | None:
+    attempt = _of(rec, number)
+    if attempt is None or attempt.state is not AttemptState.INTENDED:
+        return None
+    verdict = Verdict(outcome=Outcome.MISCONFIGURED.value, sentence=f"AWS refused the job: {said}", evidence=(said,))
+    ended = end_attempt(rec, attempt, AttemptSeen(), verdict, loop.backend.now())
+    return put(ended, replace(_of(ended, number) or attempt, terminal=True))
+
+
+def _submitted(loop: Loop, number: int, ref: str, name: str) -> None:
+    """After SubmitJob the record is read again: a caller that was superseded meanwhile ends its own job."""
+
+    def change(rec: Record) -> Record | None:
+        attempt = _of(rec, number)
+        if _overtaken(rec, attempt, ref) or attempt is None or attempt.ref == ref:
+            return None
+        now = loop.backend.now()
+        taken = replace(attempt, state=AttemptState.SUBMITTED, ref=ref, job_name=name, submitted_at=now)
+        return put(rec, taken)
+
+    rec = _update(loop, change)
+    if _overtaken(rec, _of(rec, number), ref):
+        loop.backend.terminate(ref, stop_reason(loop.store.uri, f"attempt {number} was superseded while submitting"))
+    else:
+        loop.say(f"attempt {number}: job {ref}")
+
+
+def _overtaken(rec: Record, attempt: Attempt | None, ref: str) -> bool:
+    if rec.result is not None or rec.desired.state == "stopped" or attempt is None:
+        return True
+    good = (AttemptState.INTENDED, AttemptState.SUBMITTED, AttemptState.STANDBY, AttemptState.LIVE)
+    return attempt.state not in good or attempt.ref not in (None, ref)
+
+
+def _show_logs(loop: Loop, rec: Record) -> None:
+    """Put the tail of an attempt's log into the task log once the write that ended it went through."""
+    now = loop.backend.now()
+    spec = codec.decode(TrainingSpec, rec.spec)
+    for attempt in rec.attempts:
+        fresh = attempt.ended_at is not None and (now - attempt.ended_at).total_seconds() < BATCH_LAG_SECONDS
+        if not fresh or not spec.awslogs_enabled or not attempt.ref or loop.said.get(-attempt.number):
+            continue
+        loop.said[-attempt.number] = "shown"
+        job = loop.backend.describe([attempt.ref]).get(attempt.ref)
+        for line in loop.backend.tail(job) if job else ():
+            loop.say(f"[a{attempt.number:04d}] {line}")
+
+
+def _tidy(loop: Loop, view: View) -> bool:
+    """Forget old attempts and delete checkpoints that no one needs; return whether the record was written."""
+    rec, gone = forget(view.record)
+    for attempt in gone:
+        attempts.write_outcome(loop.store, attempt)
+    due = rec.pruned_at is None or (view.now - rec.pruned_at).total_seconds() >= PRUNE_SECONDS
+    went_live = any(item.live_at and rec.pruned_at and item.live_at > rec.pruned_at for item in rec.attempts)
+    if rec.last_live is not None and view.spec.agent and (due or went_live):
+        in_use = {
+            name
+            for _, seen in view.each()
+            if (beat := seen.heartbeat)
+            for name in (beat.restored, beat.committed)
+            if name
+        }
+        pruning = checkpoints.prune(loop.store, rec, view.now, also=in_use)
+        gone_ids = checkpoints.delete(loop.store, rec, pruning.deletable)
+        struck = {name: at for name, at in rec.struck.items() if name not in gone_ids}
+        rec = replace(rec, struck=struck | dict.fromkeys(pruning.strike, view.now), pruned_at=view.now)
+    if rec == view.record:
+        return False
+    _take(loop, Step(record=rec))
+    return True
+
+
+# ---------------------------------------------------------------- open: execute's part
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What ``execute`` found or made.
+
+    :param how: ``created``, ``adopted``, ``cleared``, ``taken over`` or ``finished``.
+    """
+
+    record: Record
+    how: str
+
+    @property
+    def result(self) -> Result | None:
+        """The result that is already there."""
+        return self.record.result
+
+
+def open_training_run(
+    store: Store,
+    backend: Backend,
+    *,
+    run_key: str,
+    who: Owner,
+    spec: TrainingSpec,
+    try_number: int,
+    max_tries: int,
+    began: datetime,
+) -> Opened:
+    """Create a training run, or adopt the one that is there. Runs on the worker; safe to repeat.
+
+    :param began: start of the DAG run: a deadline that is a duration counts from it.
+    :raises OwnedByAnother: another task waits for this training run.
+    :raises StoppedByPerson: a person stopped it, and nobody cleared the task since.
+    """
+    for _ in range(MAX_RACES):
+        loaded = record.load(store)
+        try:
+            if loaded is None:
+                fresh = _new(run_key, who, spec, try_number, max_tries, began, backend.now())
+                opened, done = Opened(fresh, "created"), record.create(store, fresh)
+            else:
+                opened = _reopen(store, backend, loaded.record, who, spec, try_number, max_tries)
+                done = record.save(store, opened.record, loaded.etag)
+        except RecordMoved:
+            continue
+        if opened.result is None:
+            owner.renew(store, OwnerLease(owner=who, generation=done.record.generation))
+        return Opened(done.record, opened.how)
+    raise RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile")
+
+
+def _new(
+    run_key: str, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int, began: datetime, now: datetime
+) -> Record:
+    return Record(
+        run_key=run_key,
+        owner=who,
+        spec=codec.encode(spec),
+        try_number=try_number,
+        max_tries=max_tries,
+        began_at=now,
+        deadline=_deadline(spec, began),
+    )
+
+
+def _deadline(spec: TrainingSpec, began: datetime) -> datetime | None:
+    if spec.deadline is None:
+        return None
+    given = instant_or_duration(spec.deadline, name="deadline")
+    return began + given if isinstance(given, timedelta) else given
+
+
+def _reopen(
+    store: Store, backend: Backend, rec: Record, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int
+) -> Opened:
+    now = backend.now()
+    if rec.owner != who:
+        _check_owner(store, rec, now)
+        return Opened(_cleared(rec, who, spec, try_number, max_tries, now, fresh=False), "taken over")
+    if max_tries > rec.max_tries:
+        fresh = spec.on_clear == "fresh" or _is_success(rec.result)
+        return Opened(_cleared(rec, who, spec, try_number, max_tries, now, fresh=fresh), "cleared")
+    if rec.desired.state == "stopped" and rec.desired.by_person:
+        raise StoppedByPerson(
+            f"{store.uri} was stopped by {rec.desired.who}: {rec.desired.why or 'no reason given'}. "
+            "Clear the task to go on from the last checkpoint."
+        )
+    rec = replace(rec, try_number=max(try_number, rec.try_number), spec=codec.encode(spec))
+    if _is_success(rec.result):
+        return Opened(rec, "finished")
+    return Opened(replace(rec, result=None, desired=Desired(at=now)), "adopted")
+
+
+def _is_success(result: Result | None) -> bool:
+    return result is not None and result.outcome == Outcome.SUCCEEDED.value
+
+
+def _check_owner(store: Store, rec: Record, now: datetime) -> None:
+    lease = owner.load(store)
+    age = (now - lease[1]).total_seconds() if lease else OWNER_STALE_SECONDS
+    if rec.result is None and age < OWNER_STALE_SECONDS:
+        held = rec.owner
+        raise OwnedByAnother(
+            f"{store.uri} belongs to task {held.task_id!r} (map index {held.map_index}) of {held.dag_id!r}, run "
+            f"{held.run_id!r}, in deployment {held.deployment!r}, which waits for it. Give this task another run_key=, "
+            "or wait until that one has ended.",
+            owner=codec.encode(held),
+        )
+
+
+def _cleared(
+    rec: Record, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int, now: datetime, *, fresh: bool
+) -> Record:
+    """One write after which no job belongs to two generations: every open attempt closes, budgets begin anew."""
+    closed = tuple(close(item, now, "the task was cleared") for item in rec.attempts)
+    old = rec.counters
+    counters = replace(old, reclaims=0, infrastructure=0, capacity=0) if not fresh else Counters()
+    return replace(
+        rec,
+        owner=who,
+        spec=codec.encode(spec),
+        generation=rec.generation + 1,
+        try_number=try_number,
+        max_tries=max_tries,
+        desired=Desired(at=now),
+        attempts=closed,
+        result=None,
+        promotion=None,
+        stay_until=None,
+        promote_at=None,
+        suspect=(),
+        began_at=now,
+        deadline=_deadline(spec, now),
+        fresh=fresh,
+        last_live=None if fresh else rec.last_live,
+        line_from=rec.next_attempt if fresh else rec.line_from,
+        counters=counters,
+    )
+
+
+# ---------------------------------------------------------------- stop: listener, on_kill, command line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReport:
+    """What a stop did.
+
+    :param stopped: the record wants the training run stopped now.
+    :param why: where it does not: the reason.
+    :param terminated: job ids that were told to end.
+    """
+
+    stopped: bool
+    why: str = ""
+    terminated: tuple[str, ...] = ()
+
+
+def stop(
+    store: Store,
+    backend: Backend,
+    *,
+    who: str,
+    why: str,
+    generation: int | None = None,
+    try_number: int | None = None,
+    by_person: bool = False,
+) -> StopReport:
+    """Stop a training run: desired state first, then the jobs. Runs anywhere; safe to repeat.
+
+    :param generation: the one this stop was made for; with a higher one in the record nothing is done. None: any.
+    :param by_person: the task's own retries do not undo it.
+    :raises StoreUnavailable: where the record cannot be written, nothing else was done.
+    """
+    for _ in range(MAX_RACES):
+        loaded = record.load(store)
+        if loaded is None:
+            return StopReport(stopped=False, why=f"{store.uri} holds no training run")
+        rec = loaded.record
+        if _is_newer(rec, generation, try_number):
+            return StopReport(stopped=False, why=f"generation {rec.generation}, try {rec.try_number} has taken over")
+        if rec.result is None and rec.desired.state != "stopped":
+            desired = Desired(state="stopped", who=who, why=why, by_person=by_person, at=backend.now())
+            rec = replace(rec, desired=desired, promotion=None)
+            try:
+                record.save(store, rec, loaded.etag)
+            except RecordMoved:
+                continue
+        return _terminate_all(store, backend, rec, why, generation, try_number)
+    raise RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile")
+
+
+def _is_newer(rec: Record, generation: int | None, try_number: int | None) -> bool:
+    if generation is None:
+        return False
+    return (rec.generation, rec.try_number) > (generation, try_number if try_number is not None else rec.try_number)
+
+
+def _terminate_all(
+    store: Store, backend: Backend, rec: Record, why: str, generation: int | None, try_number: int | None
+) -> StopReport:
+    """End each job that is not terminal, comparing the generation again before each."""
+    sent: list[str] = []
+    for attempt in rec.attempts:
+        refs = [attempt.ref] if attempt.ref and not attempt.terminal else []
+        if attempt.ref is None and attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
+            name = job_name(store.uri, rec.run_key, attempt.number)
+            refs = [job.ref for job in backend.find(name, attempt.job_queue, attempt.intended_at) if not job.terminal]
+        for ref in refs:
+            current = record.load(store)
+            if current is None or _is_newer(current.record, generation, try_number):
+                return StopReport(stopped=False, why="a newer generation has taken over", terminated=tuple(sent))
+            backend.terminate(ref, stop_reason(store.uri, why))
+            sent.append(ref)
+    return StopReport(stopped=True, terminated=tuple(sent))
