@@ -1,0 +1,7 @@
+"""Links on a task's page."""
+
+from __future__ import annotations
+
+from airflow_spot.compat import check
+
+check()
