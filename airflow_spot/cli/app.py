@@ -28,7 +28,6 @@ _PIPE_WIDTH = 160
 app = typer.Typer(
     name="airflow-spot",
     help="Training runs on AWS Batch: rehearse them, look at them, promote and stop them.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -37,7 +36,8 @@ app = typer.Typer(
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="DAG_ID RUN_ID TASK_ID | RUN_DIRECTORY", help="Or one run directory: a URI, or its run key."
+        metavar="DAG_ID RUN_ID TASK_ID | RUN_DIRECTORY",
+        help="A run directory is a URI, or the run key that 'airflow-spot runs' shows.",
     ),
 ]
 MapIndex = Annotated[int | None, typer.Option("--map-index", help="Of a mapped task.", min=0)]
@@ -100,7 +100,7 @@ def _options(
 @app.command(
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    short_help="Serve a local AWS on which DAGs are rehearsed.",
+    short_help="Serve a local AWS to rehearse on.",
 )
 def localcloud(context: typer.Context) -> int:
     """Hand all arguments to the local cloud's own command, which is loaded only now."""
@@ -109,7 +109,7 @@ def localcloud(context: typer.Context) -> int:
     return mounted("airflow_spot.localcloud.cli", "localcloud", context.args)
 
 
-@app.command()
+@app.command(short_help="Copy the example DAGs and trainers.")
 def examples(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A DAGs folder, or a new directory.")],
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
@@ -126,7 +126,7 @@ def examples(
     return 0
 
 
-@app.command()
+@app.command(short_help="List training runs.")
 def runs(
     context: typer.Context,
     dag_id: Annotated[str | None, typer.Argument(help="Only training runs of this DAG.")] = None,
@@ -152,7 +152,7 @@ def runs(
     return 0
 
 
-@app.command()
+@app.command(short_help="Show one training run.")
 def show(
     context: typer.Context,
     names: Names,
@@ -179,7 +179,7 @@ def show(
     return 0
 
 
-@app.command()
+@app.command(short_help="Follow one until it ends.")
 def watch(
     context: typer.Context,
     names: Names,
@@ -205,7 +205,7 @@ def watch(
     return 0 if record.result is not None and record.result.outcome == "SUCCEEDED" else OTHERWISE
 
 
-@app.command()
+@app.command(short_help="Move one to dependable capacity.")
 def promote(
     context: typer.Context,
     names: Names,
@@ -226,7 +226,7 @@ def promote(
     return _answer(acting.promote(reach, tier=tier, why=why), as_json=json)
 
 
-@app.command()
+@app.command(short_help="Stop one and end its jobs.")
 def stop(
     context: typer.Context,
     names: Names,
@@ -246,7 +246,7 @@ def stop(
     return _answer(acting.stop(reach, why=why), as_json=json)
 
 
-@app.command()
+@app.command(short_help="List and end jobs nobody waits for.")
 def orphans(
     context: typer.Context,
     queue: Annotated[

@@ -20,6 +20,7 @@ from airflow_spot.durations import words
 from airflow_spot.rundir.values import Attempt, AttemptState, Record
 
 _STALE_SECONDS = 15 * 60.0
+_FEW_CENTS = 0.1
 _GOOD = frozenset({"succeeded", "training", "saving"})
 _BAD = frozenset({"user error", "out of memory", "misconfigured", "never fits", "stalled", "timed out", "incomplete"})
 
@@ -266,8 +267,8 @@ def distance(instant: datetime, now: datetime) -> str:
 
 
 def money(usd: float) -> str:
-    """Return dollars: cents from one dollar on, four digits below, as demos and tests cost little."""
-    return f"${usd:.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
+    """Return dollars: cents, and four digits below ten of them, for rehearsals cost little."""
+    return f"${usd:.2f}" if usd >= _FEW_CENTS or usd == 0 else f"${usd:.4f}"
 
 
 def count(number: int, noun: str) -> str:

@@ -52,7 +52,7 @@ Connect = Callable[[str, Access], Reach]
 def connect(uri: str, access: Access) -> Reach:
     """Return the store at a URI and Batch: by the Airflow connection where one is named, else as the AWS SDKs do.
 
-    :raises ConfigurationError: a connection is named and Airflow is not installed.
+    :raises ConfigurationError: a connection is named and Airflow is not installed, or no region anywhere.
     """
     if access.aws_conn_id and find_spec("airflow") is None:
         raise ConfigurationError(
@@ -62,10 +62,20 @@ def connect(uri: str, access: Access) -> Reach:
     if access.endpoint_url:
         # The SDKs' own variable reaches every client, the object store's too.
         os.environ["AWS_ENDPOINT_URL"] = access.endpoint_url
+    _check_region(access)
     from airflow_spot import session
 
     made = session.connect(uri, aws_conn_id=access.aws_conn_id, region_name=access.region)
     return Reach(uri=uri, store=made.store, backend=made.backend)
+
+
+def _check_region(access: Access) -> None:
+    if access.aws_conn_id or access.region or os.environ.get("AWS_REGION"):
+        return
+    import boto3
+
+    if boto3.Session().region_name is None:
+        raise ConfigurationError("no AWS region: give --region, or set AWS_DEFAULT_REGION")
 
 
 def run_root(given: str | None) -> str:
