@@ -108,14 +108,13 @@ def data_key(checkpoint: str, name: str) -> str:
 def safe_name(name: str) -> str:
     """Return a relative file name unchanged, or refuse it.
 
-    :raises UnsafePath: absolute, with ``..``, empty parts, backslashes or control characters, or longer than 512.
+    :raises UnsafePath: absolute, with ``..``, empty parts, backslashes or control characters, not UTF-8, or longer
+        than 512 bytes.
     """
     parts = name.split("/")
     if (
-        not name
-        or len(name) > _MAX_NAME
-        or "\\" in name
-        or any(ord(char) < 32 for char in name)
+        not 0 < len(name.encode(errors="surrogatepass")) <= _MAX_NAME
+        or any(char in "\\\x7f" or ord(char) < 32 or "\ud800" <= char <= "\udfff" for char in name)
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise UnsafePath(f"file name {name[:80]!r} is not a plain relative path; nothing was written", name=name)

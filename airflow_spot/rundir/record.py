@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_spot.rundir.store import Store
 
 
-class RecordMoved(SpotError):  # noqa: N818 - named for what happened
+class RecordMoved(SpotError):
     """Somebody else wrote the record first: load it again and decide anew."""
 
 

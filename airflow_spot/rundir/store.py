@@ -43,7 +43,7 @@ class Meta:
     modified: datetime
 
 
-class Conflict(StoreError):  # noqa: N818 - no error: half of an answer
+class Conflict(StoreError):
     """A conditional write was not made, or was made and its reply lost: read back before believing either."""
 
 
@@ -96,7 +96,7 @@ class Store:
         clean = path.strip("/")
         if not clean:
             return self
-        return Store(self.client, f"{self.uri}/{clean}", self._key(clean) + "/")
+        return Store(self.client, f"{self.uri}/{clean}", self.key(clean) + "/")
 
     def get(self, key: str, *, max_bytes: int = SMALL) -> Blob | None:
         """Return an object, or None where there is none.
@@ -105,30 +105,30 @@ class Store:
         :raises StoreDenied: 401 or 403; S3 also says so of a missing key to whoever may not list.
         :raises StoreUnavailable: no answer.
         """
-        return self.client.get(self._key(key), max_bytes)
+        return self.client.get(self.key(key), max_bytes)
 
     def head(self, key: str) -> Meta | None:
         """Return size, ETag and age of one object, or None where there is none."""
-        found = self.client.head(self._key(key))
+        found = self.client.head(self.key(key))
         return replace(found, key=key) if found else None
 
     def put(self, key: str, data: bytes) -> str:
         """Write an object, whatever was there, and return its ETag."""
-        return self.client.put(self._key(key), data)
+        return self.client.put(self.key(key), data)
 
     def create(self, key: str, data: bytes) -> str:
         """Write an object where there is none, and return its ETag.
 
         :raises Conflict: there seems to be one; it may be ours (see :mod:`airflow_spot.rundir.conditional`).
         """
-        return self.client.put(self._key(key), data, ABSENT)
+        return self.client.put(self.key(key), data, ABSENT)
 
     def swap(self, key: str, data: bytes, etag: str) -> str:
         """Write over the object that has that ETag, and return the new one.
 
         :raises Conflict: the object seems to be another; it may be ours.
         """
-        return self.client.put(self._key(key), data, etag)
+        return self.client.put(self.key(key), data, etag)
 
     def list(self, prefix: str = "") -> list[Meta]:
         """Return all objects below a directory (``""`` or ending in a slash), by key."""
@@ -139,11 +139,11 @@ class Store:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are not there are no error."""
-        self.client.delete([self._key(key) for key in keys])
+        self.client.delete([self.key(key) for key in keys])
 
     def upload(self, path: Path, key: str) -> str:
         """Write a file of any size and return the object's ETag."""
-        return self.client.upload(path, self._key(key))
+        return self.client.upload(path, self.key(key))
 
     def download(self, key: str, path: Path) -> None:
         """Make a file of an object: under a temporary name first, renamed when it is complete and on disk.
@@ -153,9 +153,13 @@ class Store:
         from airflow_spot.rundir.files import written_whole
 
         with written_whole(path) as partial:
-            self.client.download(self._key(key), partial)
+            self.client.download(self.key(key), partial)
 
-    def _key(self, key: str) -> str:
+    def key(self, key: str) -> str:
+        """Return the client's key of an object.
+
+        :raises UnsafePath: a key that would leave the directory.
+        """
         return self.prefix + self._inner(key)
 
     @staticmethod

@@ -6,7 +6,7 @@ Instants are UTC. Spans carry their unit in the name. ``extra`` keeps what a new
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime  # noqa: TC003 - the codec reads the annotations
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
