@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_spot.cli import facts, where
-from airflow_spot.errors import ConfigurationError
+from airflow_spot.errors import ConfigurationError, StoreDenied
 from airflow_spot.rundir import codec
 
 if TYPE_CHECKING:
+    from airflow_spot.errors import SpotError
     from airflow_spot.rundir.values import Record
 
 
@@ -70,22 +71,42 @@ def _tier(record: Record, wanted: str | None) -> str:
 
 
 def stop(reach: where.Reach, *, why: str) -> Answer:
-    """Write that the training run is to be stopped, by a person, and terminate its jobs. Harmless when repeated."""
+    """Write that a person wants the training run stopped, and terminate its jobs. Harmless when repeated.
+
+    Where the record cannot be written, a request is left for whoever waits in Airflow.
+    """
     from airflow_spot import engine
+    from airflow_spot.rundir.record import RecordMoved
 
     record = where.load(reach).record
-    if record.result is not None:
+    try:
+        report = engine.stop(
+            reach.store,
+            reach.backend,
+            who=who(),
+            why=why,
+            generation=record.generation,
+            try_number=record.try_number,
+            by_person=True,
+        )
+    except (RecordMoved, StoreDenied) as error:
+        return _ask_to_stop(reach, record, why=why, error=error)
+    if record.result is not None and not report.terminated:
         return _nothing_to_do(record, reach.uri)
-    report = engine.stop(
-        reach.store,
-        reach.backend,
-        who=who(),
-        why=why,
-        generation=record.generation,
-        try_number=record.try_number,
-        by_person=True,
+    jobs = f"told to end: {', '.join(report.terminated)}" if report.terminated else "it had no job to end"
+    sentence = f"stopped; {jobs}" if report.stopped else f"not stopped: {report.why}"
+    return Answer(done=report.stopped, sentence=sentence, document={"uri": reach.uri, **codec.encode(report)})
+
+
+def _ask_to_stop(reach: where.Reach, record: Record, *, why: str, error: SpotError) -> Answer:
+    from airflow_spot.rundir import requests
+
+    request = requests.new_request(
+        "stop", who=who(), why=why, generation=record.generation, at=where.now(reach.backend)
     )
-    return Answer(done=True, sentence=str(report), document={"uri": reach.uri, "report": codec.encode(report)})
+    requests.post(reach.store, request)
+    sentence = f"the record could not be written ({error}); a request was left, and whoever waits in Airflow stops it"
+    return Answer(done=True, sentence=sentence, document={"uri": reach.uri, "request": codec.encode(request)})
 
 
 def _nothing_to_do(record: Record, uri: str) -> Answer:

@@ -24,7 +24,7 @@ RUN_ROOT_VARIABLE = "AIRFLOW_SPOT_RUN_ROOT"
 _READERS = 8
 
 
-class NoTrainingRun(SpotError):  # noqa: N818 - named for what is the case
+class NoTrainingRun(SpotError):
     """There is no record where the arguments point to."""
 
 
