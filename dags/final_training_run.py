@@ -41,6 +41,7 @@ with DAG(
         "downstream": Param("PT1M", type="string", description="time that the tasks after the training need"),
         "expected": Param("PT3M", type="string", description="the training's time, uninterrupted, at full price"),
         "changeover": Param("PT1M", type="string", description="what a move to other capacity costs in time"),
+        "save_interval": Param("", type="string", description="between checkpoints; empty: by the time a save takes"),
         "poll_seconds": Param(5, type="number", description="how often AWS Batch is asked"),
         "epochs": Param(50, type="integer", minimum=1),
         "pace": Param(0.1, type="number", minimum=0, description="seconds to sleep after each step"),
@@ -53,7 +54,7 @@ with DAG(
         task_id="train",
         job_definition=JOB_DEFINITION,
         command=["python", f"{TRAINERS}/train_digits.py", "--epochs={{ params.epochs }}", "--pace={{ params.pace }}"],
-        environment=ONE_THREAD,
+        environment={**ONE_THREAD, "AIRFLOW_SPOT_SAVE_INTERVAL": "{{ params.save_interval }}"},
         tiers=[
             Tier.spot(variable("spot_queue", "spot"), price=0.97),
             Tier.reserved(variable("reserved_queue", "reserved"), price=0.0, max_wait=timedelta(minutes=20)),

@@ -28,7 +28,10 @@ suppress_warnings = ["myst.strikethrough"]
 
 def outcomes_table() -> str:
     """Return a Markdown table with a row for every outcome."""
-    lines = ["| outcome | what it means | the next attempt | counts against | to change it |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| outcome | what it means | the next attempt | counts against | to change it |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for outcome, row in TABLE.items():
         advice = row.advice or "–"
         lines.append(f"| `{outcome}` | {row.means} | {row.then} | {row.budget} | {advice} |")
