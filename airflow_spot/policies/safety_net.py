@@ -35,10 +35,9 @@ class SafetyNet:
         at = net if snapshot.live is not None or choice.at is None else min(net, choice.at)
         if choice.dependable or snapshot.live is not None or snapshot.now < net:
             return Choice(dependable=choice.dependable, reason=choice.reason, at=at)
-        reason = (
-            f"last safe moment: {words(snapshot.left_seconds)} are left for {words(snapshot.work_left_seconds)} of work "
-            f"and two changeovers of {words(snapshot.changeover_seconds)}"
-        )
+        left, work = words(snapshot.left_seconds), words(snapshot.work_left_seconds)
+        reason = f"last safe moment: {left} are left for {work} of work and two changeovers of "
+        reason += words(snapshot.changeover_seconds)
         return Choice(dependable=True, reason=reason, at=at)
 
     def params(self) -> dict[str, float | str | bool]:

@@ -202,6 +202,8 @@ class Record:
     next_attempt: int = 1
     line_from: int = 1
     """The first attempt of the line: a fresh start leaves everything before it behind."""
+    try_from: int = 1
+    """The first attempt of Airflow's current try: what ended before it has been answered for."""
     fresh: bool = False
     """The next pin is the beginning: after a Clear of a success, or ``on_clear="fresh"``."""
     began_at: datetime | None = None
