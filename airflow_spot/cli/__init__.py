@@ -22,7 +22,7 @@ _MISSING = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code (see ``docs/cli.md``).
+    """Run the command and return its exit code (see ``docs/command-line.md``).
 
     :param argv: arguments without the program's name; None: those of the process.
     """
