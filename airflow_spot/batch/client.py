@@ -135,7 +135,8 @@ class BatchBackend:
         return classify.verdict(
             job,
             market=market,
-            evidence=self.evidence(job, market=market, heartbeat=heartbeat),
+            # Nobody needs to know what became of the machine of a training that was done.
+            evidence=Evidence() if end and end.completed else self.evidence(job, market=market, heartbeat=heartbeat),
             end=end,
             agent=agent,
             stop_token=stop_token(job.environment.get(ENV_RUN, "")),
