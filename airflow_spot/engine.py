@@ -23,7 +23,7 @@ from airflow_spot.core.ending import close, end_attempt, forget, put
 from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, View, snapshot, steps
 from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import Outcome
-from airflow_spot.core.seen import AttemptSeen, JobSeen, Seen
+from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus, Seen
 from airflow_spot.core.snapshot import Decision, Snapshot
 from airflow_spot.durations import instant_or_duration
 from airflow_spot.errors import (
@@ -58,6 +58,7 @@ OWNER_STALE_SECONDS = 1800.0
 LEASE_SECONDS = 600.0
 RELOAD_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+FORGOTTEN_SECONDS = 900.0
 MAX_STEPS = 50
 """Per call: a safeguard, far above what a call needs."""
 MAX_RACES = 20
@@ -267,7 +268,8 @@ def _matters(rec: Record, attempt: Attempt) -> bool:
 
 def _needs_pin(view: View) -> bool:
     """Whether an attempt may go live now: only then are the checkpoints listed."""
-    waits = any(item.state in (AttemptState.STANDBY, AttemptState.SUBMITTED) for item in view.record.attempts)
+    waiting = AttemptState.STANDBY if view.spec.agent else AttemptState.SUBMITTED
+    waits = any(item.state is waiting for item in view.record.attempts)
     return waits and view.live is None and view.leaving is None and view.record.result is None
 
 
@@ -287,7 +289,7 @@ def _look_at(
     if spec.agent and attempt.state is not AttemptState.REFUSED:
         files = attempts.observe(loop.store, attempt.number, loop.files.get(attempt.number))
         loop.files[attempt.number] = files
-    job = jobs.get(attempt.ref) if attempt.ref else None
+    job = jobs.get(attempt.ref) or _forgotten(attempt, now) if attempt.ref else None
     blocked = loop.backend.blocked(job, now) if job is not None else None
     _say_blocked(loop, attempt, blocked)
     modified = files.heartbeat_modified
@@ -307,6 +309,18 @@ def _look_at(
     if attempt.state is AttemptState.ENDED or rec.result is not None:
         return seen
     return replace(seen, verdict=_verdict(loop, spec, attempt, seen, now))
+
+
+def _forgotten(attempt: Attempt, now: datetime) -> JobSeen | None:
+    """A job that Batch does not show long after it gave its id is gone: records are kept for seven days only."""
+    if (
+        attempt.terminal
+        or attempt.submitted_at is None
+        or (now - attempt.submitted_at).total_seconds() < FORGOTTEN_SECONDS
+    ):
+        return None
+    reason = "AWS Batch does not know this job any more"
+    return JobSeen(ref=str(attempt.ref), name=attempt.job_name, status=JobStatus.FAILED, status_reason=reason)
 
 
 def _say_blocked(loop: Loop, attempt: Attempt, blocked: Blocked | None) -> None:
@@ -615,7 +629,9 @@ def _reopen(
     rec = replace(rec, try_number=max(try_number, rec.try_number), spec=codec.encode(spec))
     if _is_success(rec.result):
         return Opened(rec, "finished")
-    return Opened(replace(rec, result=None, desired=Desired(at=now)), "adopted")
+    if rec.result is not None:
+        rec = replace(rec, result=None, try_from=rec.next_attempt)
+    return Opened(replace(rec, desired=Desired(at=now)), "adopted")
 
 
 def _is_success(result: Result | None) -> bool:
@@ -661,6 +677,7 @@ def _cleared(
         fresh=fresh,
         last_live=None if fresh else rec.last_live,
         line_from=rec.next_attempt if fresh else rec.line_from,
+        try_from=rec.next_attempt,
         counters=counters,
     )
 

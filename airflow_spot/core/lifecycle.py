@@ -150,10 +150,10 @@ def steps(view: View) -> Iterator[Step]:
 
 def _kills(view: View) -> Iterator[Step]:
     """Terminate every job that may not run, at every look until Batch calls it terminal."""
+    stopping = view.record.result is not None or view.record.desired.state == "stopped"
     for attempt, seen in view.each():
-        for job in seen.found:
-            wanted = attempt.state is AttemptState.INTENDED and view.record.desired.state == "running"
-            if not job.terminal and not wanted and job.ref != attempt.ref:
+        for job in seen.found if stopping or attempt.state not in OPEN else ():
+            if not job.terminal and job.ref != attempt.ref:
                 yield Step(effect=Terminate(job.ref, f"attempt {attempt.number} is {attempt.state}"))
         if attempt.ref and not attempt.terminal and _must_die(view, attempt, seen):
             why = attempt.closing_why or f"attempt {attempt.number} is {attempt.state}"
@@ -405,7 +405,7 @@ def _failed(view: View) -> Iterator[Step]:
     if view.live is not None or view.leaving is not None:
         return
     last = view.last_live()
-    ended = [item for item in view.record.attempts if item.generation == view.record.generation and item.verdict]
+    ended = [item for item in view.record.attempts if item.number >= view.record.try_from and item.verdict]
     candidates = [last] if last is not None and last in ended else []
     if not view.queued and ended:
         candidates.append(max(ended, key=lambda item: (item.ended_at or view.now, item.number)))
