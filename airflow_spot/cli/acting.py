@@ -94,7 +94,8 @@ def stop(reach: where.Reach, *, why: str) -> Answer:
     if record.result is not None and not report.terminated:
         return _nothing_to_do(record, reach.uri)
     jobs = f"told to end: {', '.join(report.terminated)}" if report.terminated else "it had no job to end"
-    sentence = f"stopped; {jobs}" if report.stopped else f"not stopped: {report.why}"
+    first = "stopped" if record.result is None else f"it had {facts.standing(record)}"
+    sentence = f"{first}; {jobs}" if report.stopped else f"not stopped: {report.why}"
     return Answer(done=report.stopped, sentence=sentence, document={"uri": reach.uri, **codec.encode(report)})
 
 

@@ -16,7 +16,7 @@ from airflow_spot.errors import StoreDenied
 from airflow_spot.rundir import layout, requests
 from airflow_spot.rundir.values import Desired, Owner, Result
 
-from .conftest import NOW, Place, a_beat, a_record, ago
+from .conftest import NOW, Place, a_beat, a_record, ago, reclaimed
 
 HEAVY = ("airflow", "boto3", "moto", "numpy", "obstore", "rich")
 SUCCEEDED = Result(outcome="SUCCEEDED", message="the training completed", generation=1, at=NOW)
@@ -221,7 +221,7 @@ def test_promote_of_a_spot_only_training_run_is_refused(place: Place, capsys) ->
 
 def test_nothing_to_do_for_one_that_ended(place: Place, capsys) -> None:
     """promote and stop of an ended training run do nothing, say so, and end with 4."""
-    store = place.put(a_record(result=SUCCEEDED))
+    store = place.put(a_record(result=SUCCEEDED, attempts=(reclaimed(),)))
     for command in ("promote", "stop"):
         assert place(command, "final", "manual__1", "train", "--run-root", place.uri) == 4
         assert "nothing to do: this training run has ended SUCCEEDED" in capsys.readouterr().out
