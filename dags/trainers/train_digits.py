@@ -176,6 +176,9 @@ def train(options: argparse.Namespace) -> dict[str, float]:
             with tempfile.TemporaryDirectory() as scratch:
                 save(state, Path(scratch), options)
                 run.save(Path(scratch), step=state.step, total_steps=total)
+            if run.stopping:
+                print(f"asked to leave at step {state.step}; all of it is saved", flush=True)
+                raise SystemExit(0)
         if state.step % (total // options.epochs) == 0:
             print(f"step {state.step}/{total}  loss {loss:.4f}", flush=True)
     metrics = {"accuracy": round(accuracy(state.weights, data.test_x, data.test_y), 6)}

@@ -26,6 +26,7 @@ class TrainingRun:
         self.resume_dir = directory if resume else None
         self.every, self.dies_after = every, dies_after
         self.step = 0
+        self.stopping = False
         self.finished: dict[str, Any] = {}
 
     @property
@@ -79,6 +80,19 @@ def test_lost_steps_are_trained_again(run_with: Any, tmp_path: Path) -> None:
     with pytest.raises(Reclaimed):
         run_with(TrainingRun(tmp_path / "saved", every=10, dies_after=28))
 
+    assert expected == run_with(TrainingRun(tmp_path / "saved", resume=True))
+
+
+def test_it_leaves_when_asked(run_with: Any, tmp_path: Path) -> None:
+    """Asked to stop, it leaves with exit code 0 after its next save, and the next one goes on from there."""
+    expected = run_with(TrainingRun(tmp_path / "whole"))
+    asked = TrainingRun(tmp_path / "saved", every=10)
+    asked.stopping = True
+
+    with pytest.raises(SystemExit, match="0"):
+        run_with(asked)
+
+    assert (10, {}) == (asked.step, asked.finished)
     assert expected == run_with(TrainingRun(tmp_path / "saved", resume=True))
 
 
