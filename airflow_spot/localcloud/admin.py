@@ -48,4 +48,4 @@ def _status(cloud: LocalCloud) -> dict[str, Any]:
             {"job": job.id, "name": job.name, "queue": job.queue, "status": job.status, "reason": job.status_reason}
             for job in cloud.batch.state.jobs.values()
         ]
-    return {"endpoint": cloud.endpoint_url, "jobs": jobs}
+    return {"endpoint": cloud.endpoint_url, "variables": cloud.variables(), "jobs": jobs}

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape
 
 from airflow_spot.localcloud.faults import ApiError
 from airflow_spot.localcloud.hosts import Host
+from airflow_spot.localcloud.resources import INSTANCE_TYPES
 from airflow_spot.localcloud.scheduler import State
 
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
@@ -18,13 +19,17 @@ Node = str | list["Node"] | dict[str, "Node"]
 def answer(state: State, params: dict[str, str]) -> str | None:
     """Return the answer as XML; None where the question is not about our hosts.
 
-    :raises ApiError: an instance id that does not exist.
+    :raises ApiError: an instance id that does not exist, or a dry run, which always would succeed.
     """
+    if params.get("DryRun", "").lower() == "true":
+        raise ApiError("DryRunOperation", "Request would have succeeded, but DryRun flag is set.", 412)
     match params.get("Action"):
         case "DescribeInstances":
             return _instances(state, params)
         case "DescribeSpotInstanceRequests":
             return _requests(state, params)
+        case "DescribeInstanceTypes":
+            return _types(params)
         case _:
             return None
 
@@ -58,12 +63,30 @@ def _requests(state: State, params: dict[str, str]) -> str:
     return _xml("DescribeSpotInstanceRequestsResponse", {"spotInstanceRequestSet": chosen})
 
 
+def _types(params: dict[str, str]) -> str | None:
+    """Return what we know of machines; None where a type is asked for that we do not know."""
+    wanted = _numbered(params, "InstanceType") or sorted(INSTANCE_TYPES)
+    if any(name not in INSTANCE_TYPES for name in wanted) or any(key.startswith("Filter.") for key in params):
+        return None
+    return _xml("DescribeInstanceTypesResponse", {"instanceTypeSet": [_type(name) for name in wanted]})
+
+
+def _type(name: str) -> Node:
+    vcpus, memory, gpus = INSTANCE_TYPES[name]
+    shown: dict[str, Node] = {
+        "instanceType": name,
+        "vCpuInfo": {"defaultVCpus": str(vcpus)},
+        "memoryInfo": {"sizeInMiB": str(memory * 1024)},
+    }
+    return shown | ({"gpuInfo": {"gpus": [{"manufacturer": "NVIDIA", "count": str(gpus)}]}} if gpus else {})
+
+
 def _instance(host: Host) -> Node:
     shown: dict[str, Node] = {
         "instanceId": host.id,
         "imageId": "ami-0local",
         "instanceState": {"code": "16" if host.state == "running" else "48", "name": host.state},
-        "privateDnsName": "",
+        "privateDnsName": _dns_name(host),
         "dnsName": "",
         "instanceType": host.instance.instance_type,
         "launchTime": _time(host.launched),
@@ -101,9 +124,15 @@ _STATUS = {
     "instance-terminated-by-user": "Your Spot Instance was terminated by the user.",
 }
 
+
+def _dns_name(host: Host) -> str:
+    return f"{host.id}.ec2.internal"
+
+
 _Filter = Callable[[Host], str]
 _INSTANCE_FILTERS: dict[str, _Filter] = {
     "instance-id": lambda host: host.id,
+    "private-dns-name": _dns_name,
     "instance-state-name": lambda host: host.state,
     "instance-lifecycle": lambda host: "spot" if host.spot else "",
     "instance-type": lambda host: host.instance.instance_type,

@@ -23,6 +23,9 @@ from airflow_spot.localcloud.clock import Clock, SystemClock
 from airflow_spot.localcloud.metadata import Instance, MetadataServer
 from airflow_spot.localcloud.processes import kill_tree
 
+_KEPT = frozenset({"LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TZ", "VECLIB_MAXIMUM_THREADS"})
+"""What of our environment jobs get: what stands for their image."""
+
 LogSink = Callable[[str, list[tuple[float, str]]], None]
 """Takes the name of a stream and lines with their times (seconds since 1970)."""
 
@@ -133,13 +136,14 @@ class ProcessRunner:
             raise StartError(
                 f'CannotStartContainerError: Error response from daemon: exec: "{program}": {error.strerror}'
             ) from error
-        handle = ProcessHandle(process, metadata, None if self.keep else scratch)
+        marker = f"AWS_BATCH_JOB_ID={launch.job_id}"
+        handle = ProcessHandle(process, metadata, None if self.keep else scratch, marker)
         handle.pump(launch.stream, self.logs, self.clock)
         return handle
 
     def _environment(self, launch: Launch, scratch: Path, metadata: str) -> dict[str, str]:
-        """Return what the job sees: nothing of ours but PATH and locale, so that what is missing shows here already."""
-        kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "SSL_CERT_FILE", "TZ") if key in os.environ}
+        """Return what the job sees: of our own little, so that what a job lacks on AWS it lacks here already."""
+        kept = {key: value for key, value in os.environ.items() if key in _KEPT or key.endswith("_NUM_THREADS")}
         binaries = str(Path(sys.executable).parent)
         return {
             **kept,
@@ -170,7 +174,10 @@ def _spawn(command: tuple[str, ...], environment: dict[str, str], scratch: Path)
 class ProcessHandle:
     """One running process group, its metadata endpoint and the thread that reads its output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], metadata: MetadataServer, scratch: Path | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], metadata: MetadataServer, scratch: Path | None, marker: str
+    ) -> None:
+        self._marker = marker
         self.process = process
         self.metadata = metadata
         self._scratch = scratch
@@ -190,7 +197,7 @@ class ProcessHandle:
         code = self.process.poll()
         if code is None:
             return None
-        kill_tree(self.process.pid)
+        kill_tree(self.process.pid, self._marker)
         return Exit(code=128 - code if code < 0 else code)
 
     def terminate(self) -> None:
@@ -200,7 +207,7 @@ class ProcessHandle:
 
     def kill(self) -> None:
         """Send SIGKILL to the group and to every descendant, wherever it went."""
-        kill_tree(self.process.pid)
+        kill_tree(self.process.pid, self._marker)
 
     def notice(self, at: datetime) -> None:
         """Show a reclaim at that time in the instance's metadata."""

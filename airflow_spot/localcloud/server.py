@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +44,7 @@ class LocalCloud:
     :param setup: queues, compute environments and job definitions to begin with; the usual ones unless given.
     :param directory: where jobs get their scratch directories.
     :param runner: what runs the jobs; local processes unless given.
+    :param job_environment: further variables for every job, such as an image would set.
     """
 
     def __init__(
@@ -58,7 +58,9 @@ class LocalCloud:
         pace: Pace | None = None,
         faults: Faults | None = None,
         region: str = REGION,
+        job_environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._job_environment = dict(job_environment or {})
         self.region = region
         self.bucket = BUCKET
         self.faults = faults or Faults()
@@ -81,10 +83,9 @@ class LocalCloud:
 
         :raises ConfigurationError: the port is taken.
         """
-        os.environ.setdefault("MOTO_ALLOW_NONEXISTENT_REGION", "false")
         self._server = self._listen()
         runner = self._runner or ProcessRunner(
-            environment=self.environment(), logs=self._logs.put, directory=self._directory
+            environment={**self._job_environment, **self.environment()}, logs=self._logs.put, directory=self._directory
         )
         self.batch = LocalBatch(
             runner=runner,
@@ -165,6 +166,14 @@ class LocalCloud:
         """Return the variables that point the SDKs here."""
         return {"AWS_ENDPOINT_URL": self.endpoint_url, "AWS_REGION": self.region, **_CREDENTIALS} | {
             "AWS_DEFAULT_REGION": self.region
+        }
+
+    def variables(self) -> dict[str, str]:
+        """Return all that a shell, an SDK, Airflow and this provider need to work here."""
+        return {
+            **self.environment(),
+            "AIRFLOW_CONN_AWS_DEFAULT": self.airflow_connection(),
+            "AIRFLOW__AIRFLOW_SPOT__RUN_ROOT": f"s3://{self.bucket}/runs",
         }
 
     def airflow_connection(self) -> str:

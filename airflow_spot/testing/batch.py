@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_spot.localcloud.api import Request, answer
-from airflow_spot.localcloud.faults import Faults, ReplyLost
+from airflow_spot.localcloud import ec2
+from airflow_spot.localcloud.api import Reply, Request, answer
+from airflow_spot.localcloud.faults import ApiError, Faults, ReplyLost
 from airflow_spot.localcloud.market import Markets
 from airflow_spot.localcloud.model import REGION, LocalBatch, Pace
 from airflow_spot.localcloud.setup import Setup, install
@@ -149,7 +150,9 @@ def _transport(model: LocalBatch, service: str) -> Callable[..., AWSResponse]:
         except ReplyLost:
             raise ReadTimeoutError(endpoint_url=url) from None
         if reply is None:
-            raise NotImplementedError(f"the fake knows nothing of this call to {service}; use a LocalCloud")
+            # As EC2 would say it of an action that it does not have.
+            body = ec2.error(ApiError("UnsupportedOperation", "The fake does not serve this; use a LocalCloud."))
+            reply = Reply(status=400, headers={}, body=body.encode())
         headers_out: Any = reply.headers
         return AWSResponse(url, reply.status, headers_out, _Body(reply.body))
 
