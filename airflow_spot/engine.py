@@ -276,8 +276,7 @@ def _needs_pin(view: View) -> bool:
 def _with_tip(loop: Loop, view: View) -> Seen:
     if not view.spec.agent or view.record.last_live is None:
         return replace(view.seen, tip_read=True)
-    found = checkpoints.present(loop.store, excluding=(*view.record.bad, *view.record.struck))
-    tip = checkpoints.tip(found, view.record)
+    tip = checkpoints.tip(checkpoints.present(loop.store), view.record)
     return replace(view.seen, tip_read=True, tip=tip.id if tip else None)
 
 

@@ -173,7 +173,7 @@ def _must_die(view: View, attempt: Attempt, seen: AttemptSeen) -> bool:
 def _grace_ends(view: View, attempt: Attempt, seen: AttemptSeen) -> datetime:
     """An agent gets a heartbeat to read that it is closing, and twice its save time; at most what slack allows."""
     closing = attempt.closing_at or view.now
-    if attempt.live_at is None or seen.job is None or seen.job.status is not JobStatus.RUNNING or not view.spec.agent:
+    if attempt.live_at is None or not view.spec.agent:
         return closing
     save = (seen.heartbeat.save_seconds if seen.heartbeat else None) or UNKNOWN_SAVE_SECONDS
     grace = view.spec.heartbeat_seconds + 2 * save
@@ -526,7 +526,7 @@ def _decided(view: View) -> Iterator[Step]:
     """Let the policy choose, and write down why and when it would promote."""
     decision = view.decide(snapshot(view))
     record = _explained(view, decision)
-    if decision.action is Action.START and decision.tier:
+    if decision.action is Action.START and decision.tier and not _ends_soon(view):
         yield from _start(view, record, decision)
     elif decision.action is Action.MOVE and decision.tier:
         yield from _move(view, record, decision)
@@ -547,6 +547,12 @@ def _differs(view: View, new: datetime | None) -> bool:
         return new is not old
     near = (min(old, new) - view.now).total_seconds() < NEAR_POLLS * view.spec.poll_seconds
     return abs((new - old).total_seconds()) >= (1.0 if near else FAR_SHIFT_SECONDS)
+
+
+def _ends_soon(view: View) -> bool:
+    """Whether an attempt is closing for a reason that will end the training run: nothing is started beside it."""
+    closing = (item for item in view.record.attempts if item.state is AttemptState.CLOSING and item.closing_outcome)
+    return any(TABLE[Outcome(item.closing_outcome)].then is Then.END for item in closing)
 
 
 def _may_start(view: View) -> bool:

@@ -1,0 +1,233 @@
+"""The loop from the first submit to the result."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_spot import engine
+from airflow_spot.rundir import requests
+from airflow_spot.rundir.values import AttemptState
+
+if TYPE_CHECKING:
+    from conftest import World
+
+
+def outcomes(world: World) -> list[str]:
+    return [item.verdict.outcome for item in world.record.attempts if item.verdict]
+
+
+def finished(world: World) -> engine.Finished:
+    world.until(lambda rec: rec.result is not None)
+    done = world.advance(seconds=120)
+    assert isinstance(done, engine.Finished)
+    return done
+
+
+def test_trains_to_the_end(world: World) -> None:
+    """One attempt: submitted, claimed, live, completed; its job ends and the summary is JSON for XCom."""
+    world.open()
+    agent = world.go_live(1)
+    agent.commit(100)
+    agent.end(completed=True, metrics={"accuracy": 0.9})
+    done = finished(world)
+    assert (done.result.outcome, done.result.retryable) == ("SUCCEEDED", False)
+    assert {"accuracy": 0.9} == done.result.summary["metrics"]
+    assert {"SUCCEEDED"} == set(world.jobs().values())
+    assert agent.committed == done.result.summary["checkpoint"]
+
+
+def test_the_request_is_ours(world: World) -> None:
+    """The job carries the run directory and attempt, the agent's prefix, one Batch attempt and a time-out."""
+    world.open()
+    world.advance()
+    job = world.batch.describe_jobs(jobs=[world.entry(1).ref])["jobs"][0]
+    environment = {item["name"]: item["value"] for item in job["container"]["environment"]}
+    assert (world.store.uri, "1") == (environment["AIRFLOW_SPOT_RUN"], environment["AIRFLOW_SPOT_ATTEMPT"])
+    assert ["spot-agent", "run", "--", "python", "train.py"] == job["container"]["command"]
+    assert 1 == job["retryStrategy"]["attempts"]
+    assert job["timeout"]["attemptDurationSeconds"] > 0
+
+
+def test_resumes_from_the_latest_checkpoint_after_a_reclaim(world: World) -> None:
+    """A reclaim costs the steps since the last commit, is charged once, and the next attempt continues from there."""
+    world.open()
+    first = world.go_live(1)
+    saved = first.commit(40)
+    first.train(55)
+    world.batch.reclaim(first.job)
+    second = world.go_live(2)
+    assert saved == world.entry(2).pin
+    verdict = world.entry(1).verdict
+    assert verdict is not None
+    assert ("RECLAIMED", "high", 15) == (verdict.outcome, verdict.confidence, verdict.lost_steps)
+    assert 1 == world.record.counters.reclaims
+    second.commit(100)
+    second.end(completed=True)
+    assert 1 == finished(world).result.summary["reclaims"]
+
+
+def test_a_host_failure_is_not_a_reclaim(world: World) -> None:
+    """Host loss that EC2 does not call a reclaim counts against its own budget (aws-facts 12, row 3)."""
+    world.open()
+    agent = world.go_live(1)
+    world.batch.fail_host(agent.job)
+    world.until(lambda rec: rec.next_attempt == 3)
+    assert ["HOST_LOST"] == outcomes(world)
+    assert (0, 1) == (world.record.counters.reclaims, world.record.counters.infrastructure)
+
+
+def test_twelve_reclaims_are_no_failure(world: World) -> None:
+    """Reclaims never use up the task's own retries, and Batch's limit of ten attempts is not ours (I62, I63)."""
+    world.open()
+    for number in range(1, 13):
+        agent = world.go_live(number)
+        agent.commit(number)
+        world.batch.reclaim(agent.job)
+    last = world.go_live(13)
+    last.commit(100)
+    last.end(completed=True)
+    assert ("SUCCEEDED", 12) == (finished(world).result.outcome, world.record.counters.total_reclaims)
+
+
+def test_max_reclaims_ends_the_training_run(world: World) -> None:
+    """One more reclaim than max_reclaims is final, not retryable, and names the setting (I35)."""
+    world.open(max_reclaims=1)
+    for number in (1, 2):
+        agent = world.go_live(number)
+        world.batch.reclaim(agent.job)
+    result = finished(world).result
+    assert ("RECLAIMED", False) == (result.outcome, result.retryable)
+    assert "max_reclaims=1" in result.message
+
+
+def test_a_user_error_is_retryable_and_the_next_try_resumes(world: World) -> None:
+    """The trainer's failure goes to Airflow's retries; the next try goes on from the last checkpoint (I63)."""
+    world.open()
+    agent = world.go_live(1)
+    saved = agent.commit(10)
+    agent.end(exit_code=1, new_steps=10)
+    result = finished(world).result
+    assert ("USER_ERROR", True) == (result.outcome, result.retryable)
+    assert "adopted" == world.open(try_number=2).how
+    loop = world.loop(try_number=2)
+    world.go_live(2, loop)
+    assert saved == world.entry(2).pin
+
+
+def test_exit_zero_without_an_end_is_incomplete(world: World) -> None:
+    """A container that exits 0 without the agent's completed end is no success (aws-facts 0.2)."""
+    world.open(max_infrastructure_failures=0)
+    agent = world.go_live(1)
+    world.batch.finish(agent.job, 0)
+    assert "INCOMPLETE" == finished(world).result.outcome
+
+
+def test_a_foreign_termination_is_final(world: World) -> None:
+    """A job that someone terminated in the console: no success, no retry, no promotion (I13)."""
+    world.open()
+    agent = world.go_live(1)
+    world.batch.terminate_job(jobId=agent.job, reason="Terminated by ops")
+    result = finished(world).result
+    assert ("STOPPED_BY_OTHERS", False) == (result.outcome, result.retryable)
+    assert 1 == len(world.jobs())
+
+
+def test_a_drought_promotes_before_the_deadline(world: World) -> None:
+    """With nothing live and time left below the ratio, the dependable tier is asked beside the queued spot attempt,
+    goes live, and the queued one is ended.
+    """
+    world.batch.drought("spot")
+    world.open(deadline="PT2H", expected_seconds=3600, changeover_seconds=60)
+    world.until(lambda rec: rec.next_attempt == 3, polls=1000)
+    waited = world.batch.clock.now() - world.record.began_at
+    assert timedelta(minutes=47.5) < waited < timedelta(minutes=48.5)
+    agent = world.go_live(2)
+    assert (AttemptState.LIVE, "on_demand") == (world.entry(2).state, world.entry(2).tier)
+    world.until(lambda rec: world.entry(1).terminal)
+    agent.commit(100)
+    agent.end(completed=True)
+    result = finished(world).result
+    assert ("SUCCEEDED", 1) == (result.outcome, result.summary["promotions"])
+    assert result.summary["slack_seconds"] > 0
+
+
+def test_a_promotion_request_moves_a_live_attempt(world: World) -> None:
+    """A person's promotion: the live attempt saves and leaves, the next one starts on the dependable tier."""
+    world.open()
+    first = world.go_live(1)
+    first.commit(10)
+    requests.post(world.store, requests.new_request("promote", who="ann", why="demo", generation=1))
+    world.until(lambda rec: world.entry(1).state is AttemptState.CLOSING)
+    saved = first.commit(12)
+    first.end(reason="closing")
+    world.go_live(2)
+    assert (saved, "on_demand") == (world.entry(2).pin, world.entry(2).tier)
+    assert ["SUPERSEDED"] == outcomes(world)
+    assert world.record.promotion is None
+    assert 1 == len(world.record.applied)
+
+
+def test_max_wait_runs_beside_and_the_first_to_start_wins(world: World) -> None:
+    """A queued spot attempt stays open beside the next tier's until one is claimed; the loser never trains."""
+    from airflow_spot.core.model import Tier
+
+    world.batch.drought("on-demand")
+    world.batch.drought("spot")
+    world.open(tiers=(Tier.spot("spot", max_wait=60), Tier.on_demand("on-demand")))
+    world.until(lambda rec: rec.next_attempt == 3)
+    world.batch.drought("spot", on=False)
+    world.go_live(1)
+    world.until(lambda rec: world.entry(2).terminal)
+    assert (AttemptState.LIVE, AttemptState.ENDED) == (world.entry(1).state, world.entry(2).state)
+    assert world.entry(2).live_at is None
+
+
+def test_no_first_heartbeat_is_misconfigured(world: World) -> None:
+    """A container that runs for 15 minutes without a heartbeat ends the training run, naming what to look at."""
+    world.open()
+    world.until(lambda rec: rec.next_attempt == 2 and world.runs(1))
+    world.wait(timedelta(minutes=16))
+    result = finished(world).result
+    assert "MISCONFIGURED" == result.outcome
+    assert "spot-agent run" in result.message
+
+
+def test_silence_is_a_stall_and_restarts(world: World) -> None:
+    """A heartbeat that grows old while the store can be read: the attempt is closed, fenced, and followed (B25)."""
+    world.open()
+    agent = world.go_live(1)
+    saved = agent.commit(10)
+    world.wait(timedelta(minutes=17))
+    world.go_live(2)
+    assert ["STALLED"] == outcomes(world)
+    assert saved == world.entry(2).pin
+
+
+def test_a_suspect_checkpoint_is_stepped_over_once(world: World) -> None:
+    """A user error before the first new step: the checkpoint before is tried once, then it is the program."""
+    world.open()
+    first = world.go_live(1)
+    before = first.commit(10)
+    newest = first.commit(20)
+    world.batch.reclaim(first.job)
+    second = world.go_live(2)
+    assert newest == world.entry(2).pin
+    second.end(exit_code=1, new_steps=0)
+    third = world.go_live(3)
+    assert before == world.entry(3).pin
+    third.end(exit_code=1, new_steps=0)
+    assert ("USER_ERROR", True) == (finished(world).result.outcome, world.record.result.retryable)
+
+
+def test_ten_thousand_polls_use_up_nothing(world: World) -> None:
+    """Waiting in RUNNABLE costs no budget, however long (I05)."""
+    world.batch.drought("spot")
+    world.open()
+    loop = world.loop()
+    for _ in range(300):
+        world.batch.clock.advance(600)
+        world.advance(loop)
+    assert (AttemptState.SUBMITTED, 0, 0) == (
+        world.entry(1).state, world.record.counters.infrastructure, world.record.counters.reclaims,
+    )  # fmt: skip
