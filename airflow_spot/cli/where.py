@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -65,7 +68,8 @@ def connect(uri: str, access: Access) -> Reach:
     _check_region(access)
     from airflow_spot import session
 
-    made = session.connect(uri, aws_conn_id=access.aws_conn_id, region_name=access.region)
+    with _quiet():
+        made = session.connect(uri, aws_conn_id=access.aws_conn_id, region_name=access.region)
     return Reach(uri=uri, store=made.store, backend=made.backend)
 
 
@@ -97,7 +101,22 @@ def run_root(given: str | None) -> str:
 def _configured() -> str | None:
     from airflow_spot import config
 
-    return config.setting("run_root")
+    with _quiet():
+        return config.setting("run_root")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep stdout for answers, and stderr for warnings: Airflow, once imported, logs all it does."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        logging.disable(before)
+    root = logging.getLogger()
+    root.setLevel(max(root.level, logging.WARNING))
 
 
 def run_uri(names: Sequence[str], *, map_index: int | None, root: str | None) -> str:
