@@ -57,6 +57,11 @@ def instant_or_duration(value: timedelta | datetime | str, *, name: str) -> date
     return value.astimezone(UTC)
 
 
+def as_text(value: datetime | timedelta) -> str:
+    """Return an instant or a span as ISO 8601, which :func:`instant_or_duration` reads back."""
+    return f"PT{value.total_seconds():g}S" if isinstance(value, timedelta) else value.isoformat()
+
+
 def words(seconds: float) -> str:
     """Return a span as a person says it: ``6 h 30 min``, ``45 s``."""
     sign, left = ("-" if seconds < 0 else ""), round(abs(seconds))

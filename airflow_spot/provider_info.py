@@ -66,4 +66,10 @@ def _modules(*names: str) -> dict[str, Any]:
 
 
 def _option(description: str, *, default: str | None, example: str | None = None) -> dict[str, Any]:
-    return {"description": description, "version_added": "0.1.0", "type": "string", "example": example, "default": default}
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": default,
+    }

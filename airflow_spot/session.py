@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_spot.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import boto3
     from botocore.config import Config
 
@@ -36,6 +38,16 @@ class Session:
     backend: BatchBackend
     region: str
     bucket_region: str
+    kept: _Kept
+
+    def object_modified(self, uri: str) -> datetime | None:
+        """Return when an object anywhere was written, or None where there is none.
+
+        :param uri: as a user gives it in ``success_object=``.
+        """
+        directory, _, name = uri.rstrip("/").rpartition("/")
+        found = _session(self.kept, directory).store.head(name)
+        return found.modified if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +138,7 @@ def _session(kept: _Kept, uri: str) -> Session:
         backend=kept.backend,
         region=kept.account.region,
         bucket_region=bucket_region,
+        kept=kept,
     )
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_spot.core.model import Market, Tier
-from airflow_spot.durations import duration, instant_or_duration
+from airflow_spot.durations import as_text, duration, instant_or_duration
 from airflow_spot.errors import ConfigurationError
 
 FOREIGN = {
@@ -51,6 +49,8 @@ def refuse_unknown(names: Collection[str], known: Collection[str]) -> None:
         if advice := FOREIGN.get(name):
             raise ConfigurationError(f"SpotTrainingOperator has no argument {name!r}: {advice}")
         if name not in known:
+            import difflib
+
             close = difflib.get_close_matches(name, [*known], n=1, cutoff=0.6)
             hint = f"did you mean {close[0]!r}?" if close else "see the operator's documentation for those it takes"
             raise ConfigurationError(f"SpotTrainingOperator has no argument {name!r}: {hint}")
@@ -181,8 +181,7 @@ def deadline_text(value: timedelta | datetime | str | None) -> str | None:
     """Return a deadline as the record keeps it: an ISO instant or an ISO duration."""
     if value is None or value == "":
         return None
-    parsed = instant_or_duration(value, name="deadline")
-    return f"PT{parsed.total_seconds():.0f}S" if isinstance(parsed, timedelta) else parsed.isoformat()
+    return as_text(instant_or_duration(value, name="deadline"))
 
 
 def _count(value: Any, *, name: str, least: int) -> None:
@@ -190,68 +189,65 @@ def _count(value: Any, *, name: str, least: int) -> None:
         raise ConfigurationError(f"{name}={value!r}: give a whole number of at least {least}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """The arguments that have rules of their own or depend on each other, as given; templates are skipped."""
+def check(given: Any) -> None:
+    """Refuse whatever is wrong already among an operator's arguments; templates are skipped.
 
-    tiers: Any
-    deadline: Any = None
-    expected_duration: Any = None
-    downstream_duration: Any = timedelta(0)
-    changeover: Any = timedelta(minutes=15)
-    poll_interval: Any = 30
-    on_infeasible: str = "promote"
-    on_clear: str = "resume"
-    agent: bool = True
-    success_object: str | None = None
-    trust_exit_code: bool = False
-    keep_checkpoints: int = 3
-    limits: Mapping[str, int | None]
+    :param given: the operator, or anything with its attributes.
+    """
+    _check_names(given)
+    _check_choices(given)
+    _check_spans(given)
+    for name in ("max_reclaims", "promote_after_reclaims", "max_infrastructure_failures"):
+        _count(getattr(given, name), name=name, least=0)
+    _count(given.keep_checkpoints, name="keep_checkpoints", least=1)
+    _check_proof(given)
+    _check_deadline(given, read_tiers(given.tiers) if _rendered(given.tiers) else None)
 
-    def check(self) -> None:
-        """Refuse whatever is wrong already."""
-        self._check_choices()
-        self._check_spans()
-        for name, limit in self.limits.items():
-            _count(limit, name=name, least=0)
-        _count(self.keep_checkpoints, name="keep_checkpoints", least=1)
-        self._check_proof()
-        self._check_deadline(read_tiers(self.tiers) if _rendered(self.tiers) else None)
 
-    def _check_choices(self) -> None:
-        for name, value, choices in (
-            ("on_infeasible", self.on_infeasible, ("promote", "fail")),
-            ("on_clear", self.on_clear, ("resume", "fresh")),
-        ):
-            if value not in choices:
-                raise ConfigurationError(f"{name}={value!r}: give {choices[0]!r} or {choices[1]!r}")
+def _check_names(given: Any) -> None:
+    name = given.job_definition
+    if not name or not (isinstance(name, str) or templated(name)):
+        raise ConfigurationError(f"job_definition={name!r}: give the name of a Batch job definition")
+    if isinstance(given.command, str) and not templated(given.command):
+        raise ConfigurationError(f"command={given.command!r}: give a list of words, as in ['python', 'train.py']")
 
-    def _check_spans(self) -> None:
-        for name in ("expected_duration", "downstream_duration", "changeover", "poll_interval"):
-            value = getattr(self, name)
-            if value is not None and not templated(value):
-                span(value, name=name, positive=name in ("expected_duration", "poll_interval"))
 
-    def _check_proof(self) -> None:
-        """A plain image cannot say that it completed; something else has to."""
-        if not self.agent and not self.success_object and not self.trust_exit_code:
-            raise ConfigurationError(
-                "agent=False: nothing in the container can say that the training is complete; give success_object= "
-                "(an object that exists when it is) or trust_exit_code=True, or leave agent=True"
-            )
+def _check_choices(given: Any) -> None:
+    for name, choices in (("on_infeasible", ("promote", "fail")), ("on_clear", ("resume", "fresh"))):
+        value = getattr(given, name)
+        if value not in choices:
+            raise ConfigurationError(f"{name}={value!r}: give {choices[0]!r} or {choices[1]!r}")
 
-    def _check_deadline(self, tiers: Sequence[Tier] | None) -> None:
-        if self.deadline in (None, ""):
-            return
-        if not templated(self.deadline):
-            deadline_text(self.deadline)
-        if self.expected_duration is None:
-            raise ConfigurationError(
-                f"deadline={self.deadline!r} without expected_duration: give the time the training takes uninterrupted "
-                "on the dependable tier; before the first heartbeat nothing else is known"
-            )
-        if tiers is not None and not any(tier.dependable for tier in tiers):
-            raise ConfigurationError(
-                f"deadline={self.deadline!r} with spot tiers only: add Tier.reserved(...) or Tier.on_demand(...), "
-                "where it can be kept"
-            )
+
+def _check_spans(given: Any) -> None:
+    for name in ("expected_duration", "downstream_duration", "changeover", "poll_interval"):
+        value = getattr(given, name)
+        if value is not None and not templated(value):
+            span(value, name=name, positive=name in ("expected_duration", "poll_interval"))
+
+
+def _check_proof(given: Any) -> None:
+    """A plain image cannot say that it completed; something else has to."""
+    if not given.agent and not given.success_object and not given.trust_exit_code:
+        raise ConfigurationError(
+            "agent=False: nothing in the container can say that the training is complete; give success_object= "
+            "(an object that exists when it is) or trust_exit_code=True, or leave agent=True"
+        )
+
+
+def _check_deadline(given: Any, tiers: Sequence[Tier] | None) -> None:
+    deadline = given.deadline
+    if deadline in (None, ""):
+        return
+    if not templated(deadline):
+        deadline_text(deadline)
+    if given.expected_duration is None:
+        raise ConfigurationError(
+            f"deadline={str(deadline)!r} without expected_duration: give the time the training takes uninterrupted "
+            "on the dependable tier; before the first heartbeat nothing else is known"
+        )
+    if tiers is not None and not any(tier.dependable for tier in tiers):
+        raise ConfigurationError(
+            f"deadline={str(deadline)!r} with spot tiers only: add Tier.reserved(...) or Tier.on_demand(...), "
+            "where it can be kept"
+        )

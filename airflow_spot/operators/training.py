@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,17 +18,9 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_spot.errors import BatchUnavailable, ConfigurationError, StoreDenied
+from airflow_spot.errors import BatchUnavailable, ConfigurationError, StoppedByPerson, StoreDenied
 from airflow_spot.links.training import LIVE, POINTER, BatchJobLink, TrainingRunLink
-from airflow_spot.operators.arguments import (
-    Checked,
-    deadline_text,
-    plain_tiers,
-    read_tiers,
-    refuse_unknown,
-    span,
-    templated,
-)
+from airflow_spot.operators.arguments import check, deadline_text, plain_tiers, read_tiers, refuse_unknown, span
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -194,7 +185,7 @@ class SpotTrainingOperator(BaseOperator):
         self.link_values: dict[str, dict[str, Any]] = {}
         self._handle: _Handle | None = None
         self._killed = False
-        self._check()
+        check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Create or adopt the training run, then wait for its result: deferred, or here.
@@ -202,11 +193,11 @@ class SpotTrainingOperator(BaseOperator):
         :raises AirflowFailException: a set-up that cannot work, or a result that a retry would not change.
         """
         try:
-            self._check()
+            check(self)
             handle = self._locate(context)
             context["ti"].xcom_push(key=POINTER, value=self.link_values[POINTER])
             opened = self._open(context, handle)
-        except (ConfigurationError, StoreDenied) as error:
+        except (ConfigurationError, StoppedByPerson, StoreDenied) as error:
             raise AirflowFailException(str(error)) from error
         if opened.record.result is not None:
             return self._finish(opened.record.result)
@@ -269,30 +260,6 @@ class SpotTrainingOperator(BaseOperator):
         partial: OperatorPartial = super().partial(**kwargs)
         return partial
 
-    def _check(self) -> None:
-        name: Any = self.job_definition
-        if not name or not (isinstance(name, str) or templated(name)):
-            raise ConfigurationError(f"job_definition={name!r}: give the name of a Batch job definition")
-        Checked(
-            tiers=self.tiers,
-            deadline=self.deadline,
-            expected_duration=self.expected_duration,
-            downstream_duration=self.downstream_duration,
-            changeover=self.changeover,
-            poll_interval=self.poll_interval,
-            on_infeasible=self.on_infeasible,
-            on_clear=self.on_clear,
-            agent=self.agent,
-            success_object=self.success_object,
-            trust_exit_code=self.trust_exit_code,
-            keep_checkpoints=self.keep_checkpoints,
-            limits={
-                "max_reclaims": self.max_reclaims,
-                "promote_after_reclaims": self.promote_after_reclaims,
-                "max_infrastructure_failures": self.max_infrastructure_failures,
-            },
-        ).check()
-
     def _locate(self, context: Context) -> _Handle:
         """Work out where the training run lies, and what the links show."""
         from airflow_spot.config import deployment, run_root
@@ -317,6 +284,7 @@ class SpotTrainingOperator(BaseOperator):
             "uri": handle.uri,
             "aws_conn_id": self.aws_conn_id,
             "region_name": self.region_name,
+            "deployment": handle.owner.deployment,
         }
         return handle
 
@@ -334,7 +302,7 @@ class SpotTrainingOperator(BaseOperator):
         opened = open_training_run(
             session.store,
             session.backend,
-            owner=handle.owner,
+            who=handle.owner,
             spec=spec,
             try_number=handle.try_number,
             max_tries=context["ti"].max_tries,
@@ -389,19 +357,14 @@ class SpotTrainingOperator(BaseOperator):
         )
 
     def _trigger(self, handle: _Handle, generation: int) -> Any:
+        from airflow_spot.rundir import codec
         from airflow_spot.triggers.training import SpotTrainingTrigger
 
-        owner = handle.owner
         return SpotTrainingTrigger(
             run=handle.uri,
             generation=generation,
             try_number=handle.try_number,
-            task={
-                "dag_id": owner.dag_id,
-                "run_id": owner.run_id,
-                "task_id": owner.task_id,
-                "map_index": owner.map_index,
-            },
+            owner=codec.encode(handle.owner),
             poll_interval=span(self.poll_interval, name="poll_interval"),
             cancel_on_kill=self.cancel_on_kill,
             **self._connection(),
@@ -418,7 +381,8 @@ class SpotTrainingOperator(BaseOperator):
             backend=session.backend,
             generation=generation,
             try_number=handle.try_number,
-            log=self.log.info,
+            say=self.log.info,
+            object_modified=session.object_modified,
         )
         backoff = Backoff(span(self.poll_interval, name="poll_interval"))
         while True:
@@ -459,21 +423,19 @@ class SpotTrainingOperator(BaseOperator):
 
     def _stop(self, why: str) -> None:
         """Stop the training run of this try; what cannot be reached is said, never raised: the lease covers it."""
-        from airflow_spot.engine import stop
         from airflow_spot.session import connect_alone
+        from airflow_spot.stopping import stop_for
 
         handle = self._handle
         assert handle is not None
         try:
-            session = connect_alone(handle.uri, **self._connection())
-            report = stop(
-                session.store,
-                session.backend,
+            report = stop_for(
+                connect_alone(handle.uri, **self._connection()),
+                owner=handle.owner,
+                try_number=handle.try_number,
+                generation=handle.generation,
                 who="operator",
                 why=why,
-                generation=handle.generation,
-                try_number=handle.try_number,
-                by_person=False,
             )
             self.log.info("Stopped %s: %s", handle.uri, report)
         except Exception:  # the edge of a process that is about to die
@@ -502,18 +464,20 @@ class SpotTrainingOperator(BaseOperator):
         }
 
 
-@dataclass(slots=True, kw_only=True)
 class _Handle:
-    """The training run of this try.
+    """The training run of this try. A plain class: it is made while a DAG is parsed, where a dataclass costs too much.
 
     :param generation: known once the record was opened; None: whichever the record has.
     """
 
-    uri: str
-    run_key: str
-    owner: Owner
-    try_number: int
-    generation: int | None = None
+    __slots__ = ("generation", "owner", "run_key", "try_number", "uri")
+
+    def __init__(self, *, uri: str, run_key: str, owner: Owner, try_number: int) -> None:
+        self.uri = uri
+        self.run_key = run_key
+        self.owner = owner
+        self.try_number = try_number
+        self.generation: int | None = None
 
 
 @cache

@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_spot.links.training import BatchJobLink, job_url
 
 if TYPE_CHECKING:
-    from airflow_spot.engine import Finished, Superseded, Waiting
+    from airflow_spot.engine import Finished, Loop, Superseded, Waiting
     from airflow_spot.rundir.values import Record
     from airflow_spot.session import Session
 
@@ -77,7 +77,7 @@ class Backoff:
 
         if isinstance(error, StoreDenied) and self.waited > DENIED_SECONDS:
             raise error
-        seconds = min(self.poll_seconds * 2**self.failures, MAX_BACKOFF_SECONDS)
+        seconds = min(self.poll_seconds * 2.0**self.failures, MAX_BACKOFF_SECONDS)
         self.failures = min(self.failures + 1, 20)
         self.waited += seconds
         return seconds
@@ -96,7 +96,7 @@ class SpotTrainingTrigger(BaseTrigger):
     :param run: the run directory.
     :param generation: the generation it was made for.
     :param try_number: the task's try it was made for.
-    :param task: ``{dag_id, run_id, task_id, map_index}``, to ask for the task's state.
+    :param owner: ``{deployment, dag_id, run_id, task_id, map_index}`` of the task that waits.
     :param cancel_on_kill: whether a kill of the task ends the training.
     :param aws_conn_id: Airflow connection; so ``region_name``, ``verify`` and ``botocore_config``.
     """
@@ -107,7 +107,7 @@ class SpotTrainingTrigger(BaseTrigger):
         run: str,
         generation: int,
         try_number: int,
-        task: Mapping[str, Any],
+        owner: Mapping[str, Any],
         poll_interval: float = 30.0,
         cancel_on_kill: bool = True,
         aws_conn_id: str | None = "aws_default",
@@ -119,13 +119,14 @@ class SpotTrainingTrigger(BaseTrigger):
         self.run_uri = run
         self.generation = generation
         self.try_number = try_number
-        self.task_ids = dict(task)
+        self.owner = dict(owner)
         self.poll_interval = poll_interval
         self.cancel_on_kill = cancel_on_kill
         self.aws_conn_id = aws_conn_id
         self.region_name = region_name
         self.verify = verify
         self.botocore_config = dict(botocore_config) if botocore_config else None
+        self._loop: Loop | None = None
         self._shown: list[str] = []
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -134,7 +135,7 @@ class SpotTrainingTrigger(BaseTrigger):
             "run": self.run_uri,
             "generation": self.generation,
             "try_number": self.try_number,
-            "task": self.task_ids,
+            "owner": self.owner,
             "poll_interval": self.poll_interval,
             "cancel_on_kill": self.cancel_on_kill,
             **self._connection(),
@@ -173,26 +174,30 @@ class SpotTrainingTrigger(BaseTrigger):
             await in_thread(self._stop_if_left, pool=_kill_pool())
 
     def _advance(self) -> Waiting | Finished | Superseded:
-        from airflow_spot.engine import advance
-
-        return advance(self._loop())
-
-    def _loop(self) -> Any:
-        from airflow_spot.engine import Loop
+        """Take the loop one look further; it keeps what it has read, and gets the connection as it is now."""
+        from airflow_spot.engine import Loop, advance
 
         session = self._session()
-        return Loop(
-            store=session.store,
-            backend=session.backend,
-            generation=self.generation,
-            try_number=self.try_number,
-            log=self.log.info,
-        )
+        if self._loop is None:
+            self._loop = Loop(
+                store=session.store,
+                backend=session.backend,
+                generation=self.generation,
+                try_number=self.try_number,
+                say=self.log.info,
+            )
+        self._loop.store, self._loop.backend = session.store, session.backend
+        self._loop.object_modified = session.object_modified
+        return advance(self._loop)
 
     def _session(self) -> Session:
         from airflow_spot.session import connect
 
         return connect(self.run_uri, **self._connection())
+
+    def _task(self) -> dict[str, Any]:
+        """Return what names the task to Airflow."""
+        return {key: value for key, value in self.owner.items() if key != "deployment"}
 
     def _connection(self) -> dict[str, Any]:
         return {
@@ -214,30 +219,29 @@ class SpotTrainingTrigger(BaseTrigger):
         try:
             from airflow.sdk.execution_time.xcom import XCom
 
-            XCom.set(key=BatchJobLink().xcom_key, value=job_url(job, self._session().region), **self.task_ids)
+            XCom.set(key=BatchJobLink().xcom_key, value=job_url(job, self._session().region), **self._task())
         except Exception as error:  # the edge to Airflow's API: a link is no reason to fail
             log.debug("The link to job %s was not stored: %s", job, error)
 
     def _stop_if_left(self) -> None:
-        from airflow_spot.engine import stop
+        from airflow_spot.rundir.values import Owner
+        from airflow_spot.stopping import stop_for
 
         try:
-            state = task_state(**self.task_ids)
+            state = task_state(**self._task())
         except Exception as error:  # the edge of a thread that nobody may be waiting for
             log.warning("The task's state cannot be read, the training goes on: %s", error)
             return
         if state == "deferred":
             log.info("The task is still deferred: another triggerer has it, the training goes on")
             return
-        session = self._session()
-        report = stop(
-            session.store,
-            session.backend,
-            who="trigger",
-            why=f"the task was set to {state or 'be cleared'} while deferred",
-            generation=self.generation,
+        report = stop_for(
+            self._session(),
+            owner=Owner(**self.owner),
             try_number=self.try_number,
-            by_person=False,
+            generation=self.generation,
+            who="trigger",
+            why=f"the task was set to {state!r} while deferred" if state else "the task was cleared while deferred",
         )
         log.info("Stopped %s: %s", self.run_uri, report)
 

@@ -1,0 +1,56 @@
+"""A stop on behalf of one task: it works only while that task, in that try, is the one that waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_spot import engine
+from airflow_spot.errors import StoreDenied
+from airflow_spot.rundir import record, requests
+
+if TYPE_CHECKING:
+    from airflow_spot.rundir.values import Owner
+    from airflow_spot.session import Session
+
+
+def stop_for(
+    session: Session,
+    *,
+    owner: Owner,
+    try_number: int,
+    generation: int | None = None,
+    who: str,
+    why: str,
+    by_person: bool = False,
+) -> engine.StopReport:
+    """Stop the training run of a task, unless another task owns it or a newer try has begun.
+
+    Where the record cannot be written, a stop request is left for whoever runs the loop.
+
+    :param generation: the one the task waited for; None where the caller cannot know: the record's.
+    """
+    loaded = record.load(session.store)
+    if loaded is None:
+        return engine.StopReport(stopped=False, why=f"{session.store.uri} holds no training run")
+    found = loaded.record
+    if found.owner != owner:
+        held = found.owner
+        return engine.StopReport(
+            stopped=False, why=f"it belongs to task {held.task_id!r} of DAG {held.dag_id!r}, run {held.run_id!r} now"
+        )
+    if found.try_number > try_number:
+        return engine.StopReport(stopped=False, why=f"try {found.try_number} of the task has taken over")
+    generation = found.generation if generation is None else generation
+    try:
+        return engine.stop(
+            session.store,
+            session.backend,
+            who=who,
+            why=why,
+            generation=generation,
+            try_number=try_number,
+            by_person=by_person,
+        )
+    except (record.RecordMoved, StoreDenied) as error:
+        requests.post(session.store, requests.new_request("stop", who=who, why=why, generation=generation))
+        return engine.StopReport(stopped=False, why=f"a stop request was left, for the record was not written: {error}")
