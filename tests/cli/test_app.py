@@ -245,3 +245,18 @@ def test_no_orphans(place: Place, capsys) -> None:
 def test_interval_of_watch_is_a_duration() -> None:
     """--every takes the one grammar of durations."""
     assert app._interval("2m") == timedelta(minutes=2)
+
+
+def test_the_local_cloud_is_mounted(capsys) -> None:
+    """Its own help and its own refusals come through."""
+    assert app.run(["localcloud", "--help"]) == 0
+    assert "--market" in capsys.readouterr().out
+    assert app.run(["localcloud", "--market", "nothere", "--port", "0"]) == 2
+    assert capsys.readouterr().err.startswith("airflow-spot: market 'nothere' cannot be read")
+
+
+def test_the_local_cloud_needs_moto(capsys, monkeypatch) -> None:
+    """Without moto the sentence says what to install."""
+    monkeypatch.setattr("airflow_spot.cli.mount.find_spec", lambda name: None)
+    assert app.run(["localcloud"]) == 2
+    assert "pip install 'airflow-provider-spot[localcloud]'" in capsys.readouterr().err
