@@ -677,6 +677,7 @@ def _cleared(
         last_live=None if fresh else rec.last_live,
         line_from=rec.next_attempt if fresh else rec.line_from,
         try_from=rec.next_attempt,
+        answered=rec.result.attempt if rec.result is not None and _is_success(rec.result) else rec.answered,
         counters=counters,
     )
 

@@ -393,6 +393,8 @@ def _succeeded(view: View) -> Iterator[Step]:
     last = view.last_live()
     if view.live is not None or last is None or last.state is not AttemptState.ENDED:
         return
+    if last.number == view.record.answered:
+        return
     seen = view.seen.of(last.number)
     by_agent = seen.end is not None and seen.end.completed
     plain = not view.spec.agent and last.verdict is not None and last.verdict.outcome == Outcome.SUCCEEDED.value

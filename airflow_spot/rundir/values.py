@@ -204,6 +204,8 @@ class Record:
     """The first attempt of the line: a fresh start leaves everything before it behind."""
     try_from: int = 1
     """The first attempt of Airflow's current try: what ended before it has been answered for."""
+    answered: int | None = None
+    """The attempt whose success was a result before: another owner trains on from it and does not get it again."""
     fresh: bool = False
     """The next pin is the beginning: after a Clear of a success, or ``on_clear="fresh"``."""
     began_at: datetime | None = None

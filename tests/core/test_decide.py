@@ -171,7 +171,9 @@ def test_tiers_that_proved_impossible_are_left_out() -> None:
     changeover=st.floats(0.0, 3600.0),
     waited=st.floats(0.0, 1e6),
 )
-def test_idle_is_never_later_than_the_last_safe_moment(left: float, work: float, changeover: float, waited: float) -> None:
+def test_idle_is_never_later_than_the_last_safe_moment(
+    left: float, work: float, changeover: float, waited: float
+) -> None:
     """Whatever the numbers: with nothing live, and work that no longer fits beside two changeovers, we go dependable."""
     queued = (Queued(tier="spot", waited_seconds=waited),)
     decision = decide(POLICY, shot(left_hours=left, work_hours=work, changeover_seconds=changeover, queued=queued))

@@ -117,7 +117,10 @@ class World:
         """A backend as another process would have it: nothing is cached."""
         once = self.batch.new_client(config=Config(retries={"total_max_attempts": 1}))
         clients = Clients(
-            batch=self.batch.client("batch"), batch_once=once, ec2=self.batch.client("ec2"), ecs=self.batch.client("ecs")
+            batch=self.batch.client("batch"),
+            batch_once=once,
+            ec2=self.batch.client("ec2"),
+            ecs=self.batch.client("ecs"),
         )
         clock = AwsClock(monotonic=self.batch.clock.monotonic, wall=self.batch.clock.now)
         backend = BatchBackend(clients, clock=clock)
