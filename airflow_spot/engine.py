@@ -323,10 +323,11 @@ def _forgotten(attempt: Attempt, now: datetime) -> JobSeen | None:
 
 
 def _say_blocked(loop: Loop, attempt: Attempt, blocked: Blocked | None) -> None:
-    text = blocked.sentence if blocked else ""
-    if text and loop.said.get(attempt.number) != text:
-        loop.say(f"attempt {attempt.number} waits in {attempt.job_queue}: {text}")
-    loop.said[attempt.number] = text
+    """Say what keeps a job waiting, once for each reason that Batch gives."""
+    reason = blocked.reason if blocked else ""
+    if blocked is not None and loop.said.get(attempt.number) != reason:
+        loop.say(f"attempt {attempt.number} waits in {attempt.job_queue}: {blocked.sentence}")
+    loop.said[attempt.number] = reason
 
 
 def _look_up(loop: Loop, rec: Record, attempt: Attempt, files: attempts.AttemptFiles) -> tuple[JobSeen, ...]:

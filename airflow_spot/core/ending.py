@@ -25,8 +25,9 @@ def put(record: Record, attempt: Attempt) -> Record:
 def end_attempt(record: Record, attempt: Attempt, seen: AttemptSeen, verdict: Verdict, now: datetime) -> Record:
     """Return the record in which an attempt has ended: it is fenced from here on, and its budget is charged."""
     steps, committed = _progress(attempt, seen)
-    lost = max(0, steps - committed) if steps is not None and attempt.live_at else None
-    verdict = replace(verdict, lost_steps=lost, lost_seconds=_lost_seconds(attempt, seen))
+    if attempt.live_at is not None and verdict.outcome != Outcome.SUCCEEDED.value:
+        lost = max(0, steps - committed) if steps is not None else None
+        verdict = replace(verdict, lost_steps=lost, lost_seconds=_lost_seconds(attempt, seen))
     ended = replace(
         attempt,
         state=AttemptState.ENDED,
