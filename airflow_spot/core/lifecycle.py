@@ -553,8 +553,8 @@ def _differs(view: View, new: datetime | None) -> bool:
 
 def _ends_soon(view: View) -> bool:
     """Whether an attempt is closing for a reason that will end the training run: nothing is started beside it."""
-    closing = (item for item in view.record.attempts if item.state is AttemptState.CLOSING and item.closing_outcome)
-    return any(TABLE[Outcome(item.closing_outcome)].then is Then.END for item in closing)
+    closing = (item.closing_outcome for item in view.record.attempts if item.state is AttemptState.CLOSING)
+    return any(TABLE[Outcome(outcome)].then is Then.END for outcome in closing if outcome)
 
 
 def _may_start(view: View) -> bool:
