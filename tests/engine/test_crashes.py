@@ -133,7 +133,7 @@ def test_the_history_without_a_crash(world: World, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(1, 21))
 def test_one_crash(world: World, monkeypatch: pytest.MonkeyPatch, at: int, after: bool) -> None:
-    """Wherever the caller dies: one job at a time trains, nothing committed is lost, every job ends, the end is true."""
+    """Wherever the caller dies: one job at a time trains, nothing committed is lost, every job ends."""
     crash = Crash(at=at, after=after)
     agents = play(world, crash, monkeypatch)
     assert crash.count >= at, f"the history has only {crash.count} effects: {crash.names}"
