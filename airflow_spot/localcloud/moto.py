@@ -20,10 +20,25 @@ def _dispatcher() -> Any:
 
 
 def handler_class() -> Any:
-    """Return the request handler that keeps header names as moto needs them, and stays quiet."""
+    """Return the request handler that keeps header names as moto needs them, and is quiet."""
     from moto.server import MotoRequestHandler
 
     class Quiet(MotoRequestHandler):  # type: ignore[misc]  # moto is not typed
+        dated = False
+
+        def send_response(self, code: int, message: str | None = None) -> None:
+            """Begin a response; the base class dates it."""
+            self.dated = False
+            super().send_response(code, message)
+
+        def send_header(self, keyword: str, value: str) -> None:
+            """Send a header, but no second date: clients would join the two and could not read the time."""
+            if keyword.lower() == "date":
+                if self.dated:
+                    return
+                self.dated = True
+            super().send_header(keyword, value)
+
         def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (the base class names it so)
             """Say nothing: jobs and loops ask all the time."""
 

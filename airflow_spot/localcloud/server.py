@@ -72,6 +72,7 @@ class LocalCloud:
         self._pace = pace
         self._logs = MotoLogs(ACCOUNT, region)
         self._server: BaseWSGIServer | None = None
+        self._clients: list[Any] = []
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self.batch: LocalBatch
@@ -106,6 +107,8 @@ class LocalCloud:
         self._stopping.set()
         if self._server is None:
             return
+        for client in self._clients:
+            client.close()
         self._server.shutdown()
         for thread in self._threads:
             thread.join(timeout=10)
@@ -182,12 +185,14 @@ class LocalCloud:
         return json.dumps({"conn_type": "aws", "login": "local", "password": "local", "extra": extra})
 
     def client(self, name: str, **options: Any) -> Any:
-        """Return a boto3 client of a service here."""
+        """Return a boto3 client of a service here; it is closed with the cloud."""
         import boto3
 
         # The name is not a literal here, so the stubs cannot tell which client it is.
         session: Any = boto3.Session("local", "local", region_name=self.region)
-        return session.client(name, endpoint_url=self.endpoint_url, **options)
+        client = session.client(name, endpoint_url=self.endpoint_url, **options)
+        self._clients.append(client)
+        return client
 
     def reclaim(self, job: str, *, notice: float = 0.0, sigterm: float | None = None) -> None:
         """Take back the host of a job after a notice (seconds; 0: none)."""
