@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from airflow_spot.core.seen import JobSeen
 
 MOST_STREAMS = 10
+PAGE = 10_000
 
 
 def tail(client: Any, job: JobSeen, lines: int = 50) -> list[str]:
@@ -38,7 +39,7 @@ def _last(client: Any, group: str, stream: str, lines: int) -> list[str]:
     token: dict[str, str] = {}
     while len(found) < lines:
         page = client.get_log_events(
-            logGroupName=group, logStreamName=stream, startFromHead=False, limit=lines, **token
+            logGroupName=group, logStreamName=stream, startFromHead=False, limit=min(lines, PAGE), **token
         )
         found = [event["message"].rstrip("\n") for event in page.get("events", ())] + found
         following = page.get("nextBackwardToken")
