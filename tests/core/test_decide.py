@@ -174,7 +174,7 @@ def test_tiers_that_proved_impossible_are_left_out() -> None:
 def test_idle_is_never_later_than_the_last_safe_moment(
     left: float, work: float, changeover: float, waited: float
 ) -> None:
-    """Whatever the numbers: with nothing live, and work that no longer fits beside two changeovers, we go dependable."""
+    """Whatever the numbers: nothing live and work that hardly fits beside two changeovers means dependable now."""
     queued = (Queued(tier="spot", waited_seconds=waited),)
     decision = decide(POLICY, shot(left_hours=left, work_hours=work, changeover_seconds=changeover, queued=queued))
     safe = left * 3600 > work * 3600 + 2 * changeover
