@@ -74,6 +74,7 @@ with DAG(
         watch="train",
         deadline="{{ params.deadline }}",
         downstream_duration="{{ params.downstream }}",
+        poke_interval=5,
     )
     # [END deadline]
 

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DAGS = ROOT / "dags"
 DAG_ID, RUN_ID = "final_training_run", "demo"
 RUN_ROOT, REGION = "s3://airflow-spot/runs", "us-east-1"
+UI_PORT, CLOUD_PORT = 8080, 4566
 FREE_BYTES = 500 * 1024**2
 LONGEST_SECONDS = 300.0
 """Of the DAG run; it takes about two minutes."""
@@ -158,40 +160,12 @@ def start_cloud(state: Path, stage: Stage, port: int) -> tuple[Child, str]:
     return cloud, address
 
 
-def aws_environment(address: str) -> dict[str, str]:
-    """Return the environment that points Airflow at the local cloud."""
-    connection = {
-        "conn_type": "aws",
-        "login": "local",
-        "password": "local",
-        "extra": {"region_name": REGION, "endpoint_url": address},
-    }
-    return {
-        "AIRFLOW_CONN_AWS_DEFAULT": json.dumps(connection),
-        "AIRFLOW__AIRFLOW_SPOT__RUN_ROOT": RUN_ROOT,
-        "AIRFLOW__AIRFLOW_SPOT__HEARTBEAT_INTERVAL": "1",
-    }
-
-
-def register(address: str) -> None:
-    """Register the job definition of the example DAGs, unless it is there."""
-    import boto3
-
-    batch = boto3.client(
-        "batch",
-        endpoint_url=address,
-        region_name=REGION,
-        aws_access_key_id="local",
-        aws_secret_access_key="local",  # noqa: S106 - the local cloud takes any
-    )
-    if batch.describe_job_definitions(jobDefinitionName="train-digits", status="ACTIVE")["jobDefinitions"]:
-        return
-    resources = [{"type": "VCPU", "value": "1"}, {"type": "MEMORY", "value": "1024"}]
-    batch.register_job_definition(
-        jobDefinitionName="train-digits",
-        type="container",
-        containerProperties={"image": "train-digits:latest", "command": [], "resourceRequirements": resources},
-    )
+def variables(address: str) -> dict[str, str]:
+    """Return the environment with which Airflow finds the local cloud, as the local cloud tells it."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{address}/_localcloud/status", timeout=10) as reply:
+        told: dict[str, str] = json.load(reply)["variables"]
+    return told | {"AIRFLOW__AIRFLOW_SPOT__HEARTBEAT_INTERVAL": "1"}
 
 
 def follow(airflow: Standalone, reach: where.Reach, stage: Stage) -> Seen:
@@ -308,11 +282,10 @@ def play(stage: Stage, options: argparse.Namespace, stack: ExitStack) -> int:
     """Run the demo and return its exit code; the stack ends what was started."""
     precheck(options.state, port=options.port)
     state = stack.enter_context(own_directory(options.state))
-    cloud, address = start_cloud(state, stage, free_port(4566))
+    cloud, address = start_cloud(state, stage, free_port(CLOUD_PORT))
     stack.callback(cloud.stop)
-    register(address)
-    ports = Ports(api=options.port or free_port(8080))
-    airflow = Standalone(state / "airflow", DAGS, ports=ports, extra=aws_environment(address))
+    ports = Ports(api=options.port or free_port(UI_PORT if options.port is None else 0))
+    airflow = Standalone(state / "airflow", DAGS, ports=ports, extra=variables(address))
     stack.callback(airflow.stop)
     stage.say(f"Airflow is starting at {airflow.address}; this takes about a minute")
     reference = uninterrupted(state)
@@ -358,7 +331,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description="Show a training run that survives reclaims and keeps its deadline.")
     parser.add_argument("--keep", action="store_true", help="leave Airflow and the local cloud running until Ctrl-C")
-    parser.add_argument("--port", type=int, help="of Airflow's UI (default: 8080, or a free one)")
+    parser.add_argument("--port", type=int, help="of Airflow's UI (default: 8080 or a free one; 0: a free one)")
     parser.add_argument("--svg", type=Path, help="write a picture of the demo to this file")
     parser.add_argument("--state", type=Path, default=ROOT / ".demo", help="directory for logs and databases")
     return parser.parse_args(arguments)

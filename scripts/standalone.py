@@ -15,6 +15,8 @@ from typing import Any
 
 from processes import Child, StartError, free_port
 
+_LEFT_OUT = ("AIRFLOW", "_AIRFLOW", "AWS_", "OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "VECLIB_")
+"""Jobs of the local cloud do not see the shell's choice of a BLAS kernel; what is compared with them must not either."""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
@@ -22,14 +24,14 @@ COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 class Ports:
     """Airflow's ports; two stacks on one machine need different ones for all three."""
 
-    api: int = field(default_factory=lambda: free_port(8080))
-    scheduler_logs: int = field(default_factory=lambda: free_port(8793))
-    triggerer_logs: int = field(default_factory=lambda: free_port(8794))
+    api: int = field(default_factory=free_port)
+    scheduler_logs: int = field(default_factory=free_port)
+    triggerer_logs: int = field(default_factory=free_port)
 
 
 def clean_environment() -> dict[str, str]:
-    """Return this process's environment without what would point Airflow or AWS clients elsewhere."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS_", "_AIRFLOW"))}
+    """Return this process's environment without what would point Airflow or AWS clients elsewhere, or change sums."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
     here = str(Path(sys.executable).parent)
     kept["PATH"] = os.pathsep.join([here, kept.get("PATH", os.defpath)])
     kept["NO_PROXY"] = kept["no_proxy"] = "127.0.0.1,localhost"

@@ -10,6 +10,7 @@ or by itself on a laptop::
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import tempfile
@@ -102,6 +103,11 @@ def accuracy(weights: Arrays, x: Array, y: NDArray[np.int64]) -> float:
     return float((forward(weights, x)[1].argmax(axis=1) == y).mean())
 
 
+def digest(weights: Arrays) -> str:
+    """Return a short name of the exact weights: two trainings are the same where these are."""
+    return hashlib.sha256(b"".join(value.tobytes() for value in weights.values())).hexdigest()[:12]
+
+
 def train_step(state: State, data: Digits, options: argparse.Namespace) -> float:
     """Take one step in place and return its loss."""
     per_epoch = steps_per_epoch(len(data.train_y), options.batch_size)
@@ -180,7 +186,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
                 print(f"asked to leave at step {state.step}; all of it is saved", flush=True)
                 raise SystemExit(0)
         if state.step % (total // options.epochs) == 0:
-            print(f"step {state.step}/{total}  loss {loss:.4f}", flush=True)
+            print(f"step {state.step}/{total}  loss {loss:.4f}  weights {digest(state.weights)}", flush=True)
     metrics = {"accuracy": round(accuracy(state.weights, data.test_x, data.test_y), 6)}
     print(f"done: {metrics}", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
