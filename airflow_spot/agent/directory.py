@@ -77,8 +77,15 @@ class Directory:
             begun = time.monotonic()
             with self._lock:
                 if not self._closed.is_set():
-                    self._look()
+                    self._look_safely()
             wait = max(self._every if not self._session.told else self._every / 4, _SHARE * (time.monotonic() - begun))
+
+    def _look_safely(self) -> None:
+        try:
+            self._look()
+        except Exception:
+            # The edge of a thread: a directory that changes under our eyes must not end the watch.
+            log.exception("the checkpoint directory could not be looked at; trying again")
 
     def _look(self) -> None:
         now = look(self._path, self._members(), self._step_from)
@@ -118,6 +125,9 @@ class Directory:
         except (SpotError, OSError) as error:
             log.warning("step %d could not be saved: %s", step, error)
         self._taken, self._step = found, step
+        self._session.saved_early()
+        if found.step is None and not self._session.reported:
+            self._progress.note(step)
 
     def last(self, *, clean: bool) -> None:
         """Take what is new and complete after the trainer's end.

@@ -40,14 +40,16 @@ class Progress:
         self._step: int | None = None
         self._total: int | None = None
         self._longest: float | None = None
+        self._noted = False
 
     def begin(self, step: int | None) -> None:
-        """Note that the trainer starts now, from that step."""
+        """Note that the trainer starts now, from that step.
+
+        The rate is counted from the first step that is reported: loading and compiling would make it far too low, and
+        a training that seems to be slow is promoted.
+        """
         with self._lock:
-            now = self._clock()
-            self._last, self._step = now, step
-            if step is not None:
-                self._points.append((now, step))
+            self._last, self._step = self._clock(), step
 
     def note(self, step: int, total: int | None = None) -> None:
         """Note a step that was reached; the same step again changes nothing."""
@@ -57,11 +59,11 @@ class Progress:
                 return
             now = self._clock()
             # The first step holds compilation and warm-up: it is no gap between steps.
-            if self._step is not None and self._last:
+            if self._noted:
                 self._longest = max(self._longest or 0.0, now - self._last)
             if self._step is not None and step < self._step:
                 self._points.clear()
-            self._last, self._step = now, step
+            self._last, self._step, self._noted = now, step, True
             self._thin(now)
             self._points.append((now, step))
 

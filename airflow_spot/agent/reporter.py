@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_spot.agent.fence import Identity, Order, Ruling, Sight, rule
-from airflow_spot.errors import ContractError, StoreError, StoreUnavailable
+from airflow_spot.errors import ContractError, SpotError, StoreError, StoreUnavailable
 from airflow_spot.rundir import attempts, owner, record
 from airflow_spot.rundir.checkpoints import Fenced
 
@@ -46,11 +46,11 @@ class Reporter:
         self._read_at = self._lease_at = clock()
         self._lease_looked_at: float | None = None
         self._lease_seconds = 0.0
-        self._ever_read = False
+        self.ever_read = False
         self._files: attempts.AttemptFiles | None = None
         self._lock = threading.Lock()
         self.record: Record | None = None
-        self.denied: StoreError | None = None
+        self.denied: SpotError | None = None
         """Why the record could not be read, where trying again does not help."""
 
     def start(self) -> None:
@@ -84,6 +84,9 @@ class Reporter:
                 self.report()
             except StoreError as error:
                 log.warning("the heartbeat could not be written: %s", error)
+            except Exception:
+                # The edge of a thread: the fence has to be read whatever a heartbeat is made of.
+                log.exception("the heartbeat could not be made; this is a fault of ours")
             self._on_ruling(self.look())
             self._wake.wait(max(0.0, self._every - (self._clock() - begun)))
             self._wake.clear()
@@ -109,7 +112,7 @@ class Reporter:
                 readable=readable,
                 claims=self._files.claims if self._files else (),
                 unread_seconds=self._clock() - self._read_at,
-                ever_read=self._ever_read,
+                ever_read=self.ever_read,
                 lease_seconds=self._lease(),
             )
         return rule(sight, self.me)
@@ -121,9 +124,9 @@ class Reporter:
         except (StoreError, ContractError) as error:
             if not isinstance(error, StoreUnavailable):
                 log.warning("the record cannot be read: %s", error)
-            self.denied = error if isinstance(error, StoreError) and not isinstance(error, StoreUnavailable) else None
+            self.denied = error if not isinstance(error, StoreUnavailable) else None
             return False, None
-        self.denied, self._ever_read, self._read_at = None, True, self._clock()
+        self.denied, self.ever_read, self._read_at = None, True, self._clock()
         self.record = loaded.record if loaded else None
         return True, self.record
 

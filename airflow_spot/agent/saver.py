@@ -211,6 +211,8 @@ class Saver:
             return True
 
         try:
+            # Asked first, too: nothing is uploaded in vain while fenced or while nobody can tell.
+            self._may_commit()
             manifest = self._commit(
                 save.staged.directory,
                 step=save.step,
@@ -222,7 +224,8 @@ class Saver:
             )
         except StoreUnavailable:
             raise
-        except (SpotError, OSError) as error:
+        except Exception as error:
+            # The edge of a thread: whatever it is surfaces at the trainer's next call.
             self._fail(save, error, for_good=True)
             return None
         self._took.append(self._clock() - begun + save.staging_seconds)

@@ -93,6 +93,10 @@ class Session:
         """Let ``should_save`` become true once, whatever the interval says."""
         self._early = True
 
+    def saved_early(self) -> None:
+        """Note that a save was taken, so that it is asked for no more."""
+        self._early = False
+
     @property
     def attached(self) -> bool:
         """Whether a process of the trainer listens."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import signal
-import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import airflow_spot
+from airflow_spot.agent import report
 from airflow_spot.agent.channel import Channel
 from airflow_spot.agent.directory import Directory, states
 from airflow_spot.agent.fence import Identity, Order, Ruling
+from airflow_spot.agent.inbox import Done, Inbox, Signalled
 from airflow_spot.agent.notices import Instance, Metadata, Watch
 from airflow_spot.agent.process import Trainer
 from airflow_spot.agent.progress import Progress
@@ -52,29 +52,13 @@ EXIT_MISCONFIGURED = 78
 EXIT_CANNOT_EXECUTE = 126
 EXIT_NOT_FOUND = 127
 
+LAST_WORD_SECONDS = 5.0
+"""To write the end file even when the time is up: the machine may live a little longer."""
+LEASE_SECONDS = 600.0
+"""For the last save of an attempt that nobody waits for."""
 _EVERY_INCARNATION = 10**9
 """What a node other than the first calls itself: none is newer."""
 _WAITS = (0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Signalled:
-    """The agent got a signal."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Work given to a thread has ended."""
-
-    token: object
-    value: Any = None
-    error: Exception | None = None
-
-
-class Wake:
-    """Something changed; look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +88,7 @@ class Supervisor:
 
     def __init__(self, settings: Settings, store: Store, environment: Mapping[str, str]) -> None:
         self.settings, self.store, self._environment = settings, store, dict(environment)
-        self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.inbox = Inbox()
         self._began = time.monotonic()
         self._trained_at: float | None = None
         self._incarnation = 0
@@ -113,7 +97,7 @@ class Supervisor:
         self._phase = Phase.HOLDING
         self._ruling = Ruling(order=Order.GO_ON)
         self._leaving: Leaving | None = None
-        self._deadline = math.inf
+        self._deadline = self._ended_at = math.inf
         self._plan = StopPlan()
         self._taken: frozenset[Step] = frozenset()
         self._signalled = False
@@ -122,7 +106,7 @@ class Supervisor:
         self._restored = checkpoints.Restored()
         self._progress = Progress()
         self._stage = Stage(settings.checkpoint_dir)
-        self._saver = Saver(self._commit, self._stage, may_commit=self._confirm, on_done=self._wake)
+        self._saver = Saver(self._commit, self._stage, may_commit=self._confirm, on_done=self.inbox.wake)
         self._reporter: Reporter | None = None
         self._session: Session | None = None
         self._trainer: Trainer | None = None
@@ -193,7 +177,7 @@ class Supervisor:
             if self._ruling.message != said and self._ruling.order is Order.HOLD:
                 said = self._ruling.message
                 log.info("holding: %s", said)
-            if self._reporter and self._reporter.denied and self._ruling.order is Order.GO_ON:
+            if self._reporter and self._reporter.denied and not self._reporter.ever_read:
                 self._misconfigured("read the record", self._reporter.denied)
             self._pump()
 
@@ -233,7 +217,7 @@ class Supervisor:
         self._closers.append(channel.close)
         there = states(self.settings.checkpoint_dir)
         try:
-            self._trainer = Trainer(self.settings.command, self._trainer_environment(channel.path), self._wake)
+            self._trainer = Trainer(self.settings.command, self._trainer_environment(channel.path), self.inbox.wake)
         except OSError as error:
             code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_EXECUTE
             return self._end(code, message=f"{self.settings.command[0]!r} cannot be started: {error.strerror}")
@@ -275,7 +259,7 @@ class Supervisor:
 
     def _finish(self, trainer: Trainer, session: Session, directory: Directory | None) -> int:
         """After the trainer's first process has ended: nothing of it is left, all is saved, the last word is said."""
-        code = trainer.exit_code or 0
+        code, self._ended_at = trainer.exit_code or 0, time.monotonic()
         log.info("the trainer ended with exit code %d", code)
         self._clear_away(trainer)
         self._phase = Phase.SAVING
@@ -288,8 +272,8 @@ class Supervisor:
         artifacts, message = None, leaving.message if leaving else ""
         if completed and self.settings.commits:
             artifacts, problem = self._artifacts(session)
-            completed, message = completed and not problem, problem or message
-        elif not fenced and not saved:
+            completed, message = not problem, problem or message
+        if not (saved or fenced):
             message = f"the last save did not get into the store: {self._saver.tally.last_error}"
         return self._end(code, completed=completed, artifacts=artifacts, message=message)
 
@@ -322,7 +306,7 @@ class Supervisor:
 
     def _drain(self) -> bool:
         """Wait until every save is in the store, or time or the fence ends it."""
-        while self._saver.busy and time.monotonic() < self._deadline:
+        while self._saver.busy and time.monotonic() < self._give_up_at:
             self._pump(limit=0.5)
             if self._leaving is not None and not self._leaving.commit:
                 return False
@@ -354,25 +338,19 @@ class Supervisor:
     def _end(self, code: int, *, completed: bool = False, artifacts: str | None = None, message: str = "") -> int:
         """Write the last heartbeat and the end file, and return the agent's exit code."""
         self._phase = Phase.LEAVING
-        leaving, tally, pace = self._leaving, self._saver.tally, self._progress.pace()
-        finished = self._session.finished if self._session else None
-        saved = tally.manifest
-        end = End(
-            attempt=self.settings.attempt,
-            job=self.settings.job,
-            incarnation=self._incarnation,
+        leaving = self._leaving
+        end = report.end(
+            self._author,
             exit_code=code,
-            interrupted=not completed and (self._signalled or leaving is not None),
             completed=completed,
+            interrupted=not completed and (self._signalled or leaving is not None),
             reason=leaving.reason if leaving and not completed else "exit",
-            message=message[:2000],
-            final_step=pace.step,
-            total_steps=pace.total_steps,
-            new_steps=max(0, pace.step - self._restored.step) if pace.step is not None else None,
-            committed=saved.checkpoint if saved else self._restored.checkpoint,
-            metrics=finished.metrics if finished else {},
+            message=message,
+            pace=self._progress.pace(),
+            tally=self._saver.tally,
+            restored=self._restored,
+            finished=self._session.finished if self._session else None,
             artifacts=artifacts,
-            bad=self._restored.bad,
             notice=self._notice,
         )
         if self.settings.commits:
@@ -383,8 +361,8 @@ class Supervisor:
         if self._reporter is not None:
             self._reporter.close()
         try:
-            self._persist(self._last_heartbeat)
-            self._persist(partial(attempts.write_end, self.store, end))
+            self._persist(self._last_heartbeat, at_least=LAST_WORD_SECONDS)
+            self._persist(partial(attempts.write_end, self.store, end), at_least=LAST_WORD_SECONDS)
         except (SpotError, OSError) as error:
             log.error("the end file could not be written: %s", error)
 
@@ -427,11 +405,7 @@ class Supervisor:
 
     def _pump(self, limit: float = 1.0) -> object:
         """Take one message, or none in that time, and act on it and on what is due."""
-        now = time.monotonic()
-        try:
-            message = self.inbox.get(timeout=max(0.0, min(limit, self._plan.next_at - now)))
-        except queue.Empty:
-            message = None
+        message = self.inbox.get(min(limit, self._plan.next_at - time.monotonic()))
         self._take(message)
         self._act()
         if self._leaving is not None and self._trainer is None and self._phase is not Phase.LEAVING:
@@ -457,7 +431,7 @@ class Supervisor:
         name, grace = signal.Signals(number).name, self.settings.stop_grace_seconds
         log.warning("%s received: the trainer has up to %.0f s", name, grace)
         now = time.monotonic()
-        if self._notice is None:
+        if self._notice is None or self._notice.source == "rebalance":
             self._notice = Notice(source="sigterm", seconds_left=grace)
         self._deadline = min(self._deadline, now + grace)
         self._leave("notice", f"the agent received {name}", code=128 + number)
@@ -486,12 +460,14 @@ class Supervisor:
         self._ruling = ruling
         now = time.monotonic()
         if ruling.order is Order.LEAVE:
-            never_read = self._reporter is not None and self._reporter.record is None
+            never_read = self._reporter is not None and not self._reporter.ever_read
             code = EXIT_UNAVAILABLE if never_read else EXIT_LEFT
             self._leave(ruling.reason, ruling.message, commit=False, code=code)
             self._stop(now, now + min(FENCED_SECONDS, self.settings.stop_grace_seconds))
         elif ruling.order is Order.SAVE_AND_LEAVE and self._leaving is None:
             self._leave(ruling.reason, ruling.message)
+            if ruling.reason == "lease":
+                self._deadline = min(self._deadline, now + LEASE_SECONDS)
             self._stop(now, now + self.settings.stop_grace_seconds + 2 * (self._saver.tally.seconds or 0.0))
 
     def _stop(self, begin: float, end: float) -> None:
@@ -528,26 +504,12 @@ class Supervisor:
 
     # -- work that may take long -------------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
-        self.inbox.put(Wake())
-
-    def _start(self, work: Callable[[], Any], token: object) -> None:
-        def body() -> None:
-            try:
-                done = Done(token, work())
-            except Exception as error:
-                done = Done(token, error=error)
-            self.inbox.put(done)
-
-        threading.Thread(target=body, name="work", daemon=True).start()
-
     def _outcome(self, work: Callable[[], T]) -> T:
         """Do work in a thread while messages are taken.
 
         :raises Left: a reason to leave came first.
         """
-        token = object()
-        self._start(work, token)
+        token = self.inbox.start(work)
         while True:
             message = self._pump()
             if isinstance(message, Done) and message.token is token:
@@ -575,17 +537,16 @@ class Supervisor:
             while (left := until - time.monotonic()) > 0:
                 self._pump(limit=left)
 
-    def _persist(self, work: Callable[[], T]) -> T:
+    def _persist(self, work: Callable[[], T], *, at_least: float = 0.0) -> T:
         """Do what comes after the trainer; a store that gives no answer is asked again until time is up.
 
+        :param at_least: seconds to try even where time was up before.
         :raises StoreUnavailable: time is up.
         """
-        give_up = min(self._deadline, time.monotonic() + self.settings.orphan_after_seconds)
+        give_up = max(self._give_up_at, time.monotonic() + at_least)
         tries = 0
         while True:
-            token = object()
-            self._start(work, token)
-            done = self._await(token, give_up)
+            done = self._await(self.inbox.start(work), give_up)
             if done is not None and done.error is None:
                 value: T = done.value
                 return value
@@ -596,15 +557,17 @@ class Supervisor:
             tries += 1
 
     def _await(self, token: object | None, until: float) -> Done | None:
-        while (left := min(until, self._deadline) - time.monotonic()) > 0:
-            try:
-                message = self.inbox.get(timeout=min(left, 1.0))
-            except queue.Empty:
-                continue
+        while (left := until - time.monotonic()) > 0:
+            message = self.inbox.get(min(left, 1.0))
             if isinstance(message, Done) and message.token is token:
                 return message
             self._take(message)
         return None
+
+    @property
+    def _give_up_at(self) -> float:
+        """When not to wait for the store any more, once the trainer has ended."""
+        return min(self._deadline, self._ended_at + self.settings.orphan_after_seconds)
 
     # -- what others ask of it ---------------------------------------------------------------------------------------
 
@@ -634,39 +597,25 @@ class Supervisor:
     def _heartbeat(self) -> Heartbeat | None:
         if not self.settings.commits:
             return None
-        now, pace, tally = time.monotonic(), self._progress.pace(), self._saver.tally
+        now = time.monotonic()
         self._sequence += 1
         saving = self._phase is Phase.TRAINING and self._leaving is not None and self._saver.busy
-        return Heartbeat(
-            attempt=self.settings.attempt,
-            job=self.settings.job,
-            incarnation=self._incarnation,
+        return report.heartbeat(
+            self._author,
             phase=Phase.SAVING if saving else self._phase,
             sequence=self._sequence,
-            elapsed_seconds=now - self._began,
-            training_seconds=now - self._trained_at if self._trained_at else 0.0,
-            step=pace.step,
-            total_steps=pace.total_steps,
-            steps_per_second=pace.steps_per_second,
-            seconds_since_step=pace.seconds_since_step,
-            longest_step_seconds=pace.longest_step_seconds,
-            committed_step=tally.manifest.step if tally.manifest else None,
-            committed=tally.manifest.checkpoint if tally.manifest else None,
-            seconds_since_commit=now - tally.committed_at if tally.committed_at else None,
-            saves=tally.saves,
-            failed_saves=tally.failed,
-            last_error=tally.last_error,
-            save_seconds=tally.seconds,
-            save_interval_seconds=self._session.interval_seconds if self._session else None,
+            now=now,
+            began=self._began,
+            trained_at=self._trained_at,
+            pace=self._progress.pace(),
+            tally=self._saver.tally,
+            interval=self._session.interval_seconds if self._session else None,
             pin=self._ruling.pin,
-            restored=self._restored.checkpoint,
-            restored_step=self._restored.step if self._restored.checkpoint else None,
-            restore_seconds=self._restored.seconds or None,
-            bad=self._restored.bad,
-            market=self._instance.market,
-            instance=self._instance.instance,
-            instance_type=self._instance.instance_type,
-            zone=self._instance.zone,
+            restored=self._restored,
+            instance=self._instance,
             notice=self._notice,
-            agent_version=airflow_spot.__version__,
         )
+
+    @property
+    def _author(self) -> report.Author:
+        return report.Author(self.settings.attempt, self.settings.job, self._incarnation)

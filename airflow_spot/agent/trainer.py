@@ -134,9 +134,7 @@ class Detached:
         """Do nothing, but refuse what a training run would refuse."""
         _plain(metrics or {})
         if output is not None and not Path(output).is_dir():
-            raise errors.ConfigurationError(
-                f"output={str(output)!r} is no directory; give the one that holds the model"
-            )
+            raise errors.ConfigurationError(f"output={str(output)!r} is no directory; give the one with the model")
 
 
 class Attached:
