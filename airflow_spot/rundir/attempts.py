@@ -1,6 +1,7 @@
 """``attempts/aNNNN/``: what an attempt's agent claims, reports and says last; and what the Airflow side concluded.
 
-What an agent wrote is untrusted: a file that is malformed, too large or names another attempt counts as absent.
+What an agent wrote is untrusted: a file that is malformed, too large or names another attempt counts as absent, and
+what it says is cut to bounds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from airflow_spot.rundir import codec
 from airflow_spot.rundir.conditional import Refused, Written, create_json
 from airflow_spot.rundir.layout import attempt_dir, claim_key, end_key, heartbeat_key, outcome_key
 from airflow_spot.rundir.reading import read, skip
+from airflow_spot.rundir.untrusted import bounded
 from airflow_spot.rundir.values import Attempt, Claim, End, Heartbeat
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class _Look:
     def one(self, cls: type[W], item: Meta) -> tuple[W, datetime] | None:
         etag, found = self._known.get(item.key, ("", None))
         if etag != item.etag or not etag:
-            found = read(self._store, item.key, cls)
+            found = _read(self._store, item.key, cls)
         if found and found[0].attempt != self._number:
             skip(self._store, item.key, f"it names attempt {found[0].attempt}")
             found = None
@@ -101,6 +103,11 @@ class _Look:
         return found and found[0]
 
 
+def _read(store: Store, key: str, cls: type[W]) -> tuple[W, datetime] | None:
+    found = read(store, key, cls)
+    return (bounded(found[0]), found[1]) if found else None
+
+
 def claims(store: Store, number: int) -> list[Claim]:
     """Return the claims on an attempt, ascending by incarnation."""
     return list(observe(store, number).claims)
@@ -113,7 +120,7 @@ def end(store: Store, number: int) -> End | None:
 
 def heartbeat(store: Store, number: int) -> tuple[Heartbeat, datetime] | None:
     """Return an attempt's heartbeat and when the store took it, by one GET."""
-    found = read(store, heartbeat_key(number), Heartbeat)
+    found = _read(store, heartbeat_key(number), Heartbeat)
     if found and found[0].attempt != number:
         skip(store, heartbeat_key(number), f"it names attempt {found[0].attempt}")
         return None

@@ -7,6 +7,7 @@ so that an older program that rewrites an object does not drop what a newer one 
 from __future__ import annotations
 
 import json
+import sys
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass
@@ -20,6 +21,8 @@ from airflow_spot.rundir.layout import CONTRACT
 
 T = TypeVar("T")
 _EXTRA = "extra"
+_MAX_DEPTH = 20
+_INSTANT = "an ISO 8601 instant with a zone"
 
 
 def dumps(value: Any) -> bytes:
@@ -33,7 +36,7 @@ def loads(cls: type[T], data: bytes, *, what: str = "object") -> T:
     :raises ContractError: not JSON, not the right shape, or of a newer major contract.
     """
     try:
-        raw = json.loads(data)
+        raw = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ContractError(f"{what} is not JSON: {error}", what=what) from error
     if isinstance(raw, dict) and isinstance(found := raw.get("contract", CONTRACT), int) and found > CONTRACT:
@@ -43,6 +46,10 @@ def loads(cls: type[T], data: bytes, *, what: str = "object") -> T:
             what=what,
         )
     return decode(cls, raw, what=what)
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 def encode(value: Any) -> Any:
@@ -82,6 +89,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def _decode(hint: Any, raw: Any, where: str) -> Any:
     if hint is Any:
+        _expect(_within(raw, _MAX_DEPTH), f"at most {_MAX_DEPTH} levels and finite numbers", type(raw).__name__, where)
         return raw
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -113,20 +121,27 @@ def _decode_scalar(hint: Any, raw: Any, where: str) -> Any:
         _expect(isinstance(raw, str) and raw in hint.__members__.values(), f"one of {[*map(str, hint)]}", raw, where)
         return hint(raw)
     if hint is float:
-        _expect(isinstance(raw, (int, float)) and not isinstance(raw, bool), "a number", raw, where)
+        _expect(isinstance(raw, (int, float)) and not isinstance(raw, bool) and _within(raw, 1), "a number", raw, where)
         return float(raw)
     _expect(isinstance(raw, hint) and (hint is bool or not isinstance(raw, bool)), hint.__name__, raw, where)
     return raw
 
 
+def _within(raw: Any, depth: int) -> bool:
+    """Whether a value can be written again: not too deep, no infinity, no number beyond a float."""
+    if isinstance(raw, (dict, list)):
+        return depth > 0 and all(_within(item, depth - 1) for item in (raw.values() if isinstance(raw, dict) else raw))
+    return not isinstance(raw, (int, float)) or abs(raw) <= sys.float_info.max
+
+
 def _decode_instant(raw: Any, where: str) -> datetime:
-    _expect(isinstance(raw, str), "an ISO 8601 instant with a zone", raw, where)
+    _expect(isinstance(raw, str), _INSTANT, raw, where)
     try:
-        instant: datetime | None = datetime.fromisoformat(raw)
-    except ValueError:
-        instant = None
-    _expect(instant is not None and instant.tzinfo is not None, "an ISO 8601 instant with a zone", raw, where)
-    return typing.cast("datetime", instant).astimezone(UTC)
+        instant = datetime.fromisoformat(raw)
+        _expect(instant.tzinfo is not None, _INSTANT, raw, where)
+        return instant.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ContractError(f"{where}: expected {_INSTANT}, found {raw[:80]!r}", what=where) from error
 
 
 def _decode_dataclass(cls: type, raw: Any, where: str) -> Any:
@@ -141,7 +156,7 @@ def _decode_dataclass(cls: type, raw: Any, where: str) -> Any:
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ContractError(f"{where} lacks {name!r}", what=where)
     if _EXTRA in known:
-        values[_EXTRA] = {key: value for key, value in raw.items() if key not in known}
+        values[_EXTRA] = {key: _decode(Any, raw[key], f"{where}.{key}") for key in raw if key not in known}
     return cls(**values)
 
 

@@ -7,6 +7,7 @@ refused. Ours beneath another's also counts as refused: harmless, since the call
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
@@ -72,7 +73,8 @@ def _stamped(value: T, key: str, max_bytes: int) -> tuple[T, bytes]:
 def _settle(
     store: Store, key: str, value: T, data: bytes, *, before: str | None, write: Callable[[], str]
 ) -> Written[T] | Refused:
-    for _ in range(_TRIES):
+    for count in range(_TRIES):
+        time.sleep(0.05 * count)
         try:
             return Written(value, write())
         except (Conflict, StoreUnavailable):
