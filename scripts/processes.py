@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-GRACE_SECONDS = 15.0
+GRACE_SECONDS = 8.0
 
 
 class StartError(RuntimeError):

@@ -16,7 +16,7 @@ from typing import Any
 from processes import Child, StartError, free_port
 
 _LEFT_OUT = ("AIRFLOW", "_AIRFLOW", "AWS_", "OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "VECLIB_")
-"""Jobs of the local cloud do not see the shell's choice of a BLAS kernel; what is compared with them must not either."""
+"""Jobs of the local cloud do not see the shell's choice of a BLAS kernel; nor must what is compared with them."""
 COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 
 
