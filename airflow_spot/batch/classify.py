@@ -352,7 +352,9 @@ def _timed_out(case: _Case) -> _Finding | None:
 
 
 def _others_stop(case: _Case) -> _Finding | None:
-    if not case.job.is_terminated and not case.job.is_cancelled:
+    flagged = case.job.is_terminated or case.job.is_cancelled
+    # The flag may come before the reason, and the reason alone tells whose stop it is.
+    if not flagged or not (case.job.terminal or case.job.status_reason):
         return None
     verb = "terminated" if case.job.is_terminated else "cancelled"
     return _Finding(
