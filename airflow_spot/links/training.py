@@ -37,7 +37,7 @@ def directory_url(uri: str, region: str | None) -> str:
     if scheme != "s3" or not region:
         return uri
     return (
-        f"{console(region)}/s3/buckets/{bucket}?region={region}&prefix={quote(prefix.rstrip('/'))}/&showversions=false"
+        f"{console(region)}/s3/buckets/{bucket}?region={region}&prefix={quote(prefix.rstrip('/'))}/"
     )
 
 
@@ -77,6 +77,6 @@ class BatchJobLink(_TrainingLink):
         return "Batch job"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the Batch console's page of the job, or nothing before there is one."""
+        """Return the Batch console's page of the job, or nothing before there is one, or where no region is known."""
         job = self._pull(operator, ti_key, LIVE)
-        return job_url(job["job_id"], job["region_name"]) if job else ""
+        return job_url(job["job_id"], job["region_name"]) if job.get("region_name") else ""
