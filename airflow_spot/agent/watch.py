@@ -31,7 +31,7 @@ State = tuple[int, int, int]
 
 _GLOB = re.compile(r"[*?\[]")
 _NAMED = re.compile(r"(?:global[_-]?step|step|iter(?:ation)?|checkpoint|ckpt|epoch)s?[=_-]?(\d{1,15})", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<![\d.])(\d{1,15})(?!\d)")
+_NUMBER = re.compile(r"(?<![\d.])(\d{1,15})(?!\d|\.\d)")
 _SHARD = re.compile(r"\d+-of-\d+|rank[_-]?\d+|rng_state", re.IGNORECASE)
 _PASSING = (".tmp", ".temp", ".part", ".partial", ".incomplete", ".lock")
 _WRITING = os.O_WRONLY | os.O_RDWR

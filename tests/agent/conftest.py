@@ -98,7 +98,15 @@ class Training:
         base = Attempt(number=number, generation=1, tier="spot", market="spot", state=state, live_at=live)
         return replace(base, **fields)  # type: ignore[arg-type]
 
-    def start(self, script: str, *options: str, number: int = 1, job: str = "job-1", **extra: str) -> Job:
+    def start(
+        self,
+        script: str,
+        *options: str,
+        number: int = 1,
+        job: str = "job-1",
+        command: list[str] | None = None,
+        **extra: str,
+    ) -> Job:
         """Start the agent of an attempt around a Python script."""
         path = self.scratch / f"train-{uuid4().hex[:6]}.py"
         path.write_text(script)
@@ -119,11 +127,10 @@ class Training:
             "AIRFLOW_SPOT_OUTPUT_DIR": str(home / "model"),
             **extra,
         }
-        command = [sys.executable, "-m", "airflow_spot.agent", "run", *options, "--", sys.executable, str(path)]
+        inner = command or [sys.executable, str(path)]
+        outer = [sys.executable, "-m", "airflow_spot.agent", "run", *options, "--", *inner]
         with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                command, env=environment, cwd=home, stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(outer, env=environment, cwd=home, stdout=log, stderr=log, start_new_session=True)
         self.started.append(process)
         return Job(process, self, number)
 

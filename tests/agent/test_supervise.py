@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from airflow_spot.rundir import attempts, checkpoints
 from airflow_spot.rundir.values import AttemptState, Claim, Desired, Phase
@@ -77,3 +81,257 @@ def test_sigterm_is_forwarded_and_the_next_attempt_resumes(training):
     assert (second.completed, second.new_steps, second.final_step) == (True, 10, manifest.step + 10)
     ancestors = checkpoints.present(training.store)[-1].manifest.ancestors
     assert ancestors[-1] == manifest.checkpoint
+
+
+def test_a_completed_claim_of_another_job_ends_the_agent(training):
+    """An attempt that another job has claimed is left at once, without an end file."""
+    training.write(training.entry())
+    attempts.claim(training.store, Claim(attempt=1, job="job-0", incarnation=1))
+    assert training.start(STEPS).wait() == 75
+    assert attempts.end(training.store, 1) is None
+
+
+def test_a_restarted_job_takes_the_next_incarnation(training):
+    """A service's own restart of the same job claims the next number, and its end file counts."""
+    training.write(training.entry())
+    attempts.claim(training.store, Claim(attempt=1, job="job-1", incarnation=1))
+    assert training.start(steps(3)).wait() == 0
+    assert (training.end().incarnation, training.end().completed) == (2, True)
+
+
+def test_an_older_incarnation_leaves_without_a_commit(training):
+    """A newer incarnation of the same job fences the older one."""
+    training.write(training.entry())
+    job = training.start(STEPS, "--save-interval", "60")
+    training.until(lambda: (beat := training.heartbeat()) is not None and beat.phase is Phase.TRAINING)
+    attempts.claim(training.store, Claim(attempt=1, job="job-1", incarnation=2))
+    assert job.wait() in (0, 75, 143)
+    assert checkpoints.present(training.store) == []
+
+
+def test_closing_saves_and_leaves(training):
+    """A live attempt that is asked to close commits its last step and says so."""
+    training.write(training.entry())
+    job = training.start(STEPS, "--save-interval", "60")
+    training.until(lambda: (beat := training.heartbeat()) is not None and (beat.step or 0) > 5)
+    training.write(training.entry(state=AttemptState.CLOSING, closing_why="promoted"))
+    assert job.wait() == 75
+    end = training.end()
+    assert (end.reason, end.message, end.completed, end.interrupted) == ("closing", "promoted", False, True)
+    assert checkpoints.present(training.store)[-1].id == end.committed
+
+
+def test_an_ended_attempt_leaves_without_a_commit(training):
+    """A fenced attempt commits nothing, whatever it still has."""
+    training.write(training.entry())
+    job = training.start(STEPS, "--save-interval", "60")
+    training.until(lambda: (beat := training.heartbeat()) is not None and (beat.step or 0) > 5)
+    training.write(training.entry(state=AttemptState.ENDED))
+    assert job.wait() == 75
+    assert training.end().reason == "fenced"
+    assert checkpoints.present(training.store) == []
+
+
+def test_a_stop_saves_first(training):
+    """Desired state stopped: save, then leave, with the words of whoever stopped it."""
+    training.write(training.entry())
+    job = training.start(STEPS, "--save-interval", "60")
+    training.until(lambda: (beat := training.heartbeat()) is not None and (beat.step or 0) > 5)
+    training.write(training.entry(), desired=Desired(state="stopped", who="Ada", why="enough"))
+    assert job.wait() == 75
+    assert (training.end().reason, training.end().message) == ("stopped", "stopped by Ada: enough")
+    assert len(checkpoints.present(training.store)) == 1
+
+
+def test_a_standby_leaves_when_it_is_not_needed(training):
+    """A standby that is closed leaves without having started its trainer."""
+    training.write(training.entry(state=AttemptState.STANDBY))
+    job = training.start(STEPS)
+    training.until(lambda: training.heartbeat() is not None)
+    training.write(training.entry(state=AttemptState.CLOSING, live_at=None))
+    assert job.wait() == 75
+    end = training.end()
+    assert (end.exit_code, end.reason, end.completed) == (-1, "closing", False)
+
+
+def test_the_lease_ends_an_attempt_that_nobody_waits_for(training):
+    """An owner.json older than the limit, by the store's clock: save and leave."""
+    training.write(training.entry())
+    job = training.start(STEPS, "--save-interval", "60", AIRFLOW_SPOT_ORPHAN_AFTER_SECONDS="3")
+    assert job.wait() == 75
+    assert training.end().reason == "lease"
+    assert len(checkpoints.present(training.store)) == 1
+
+
+def test_a_bucket_that_is_not_there_is_misconfigured_at_once(training):
+    """A store that refuses ends the agent with a sentence that names role and bucket."""
+    job = training.start(STEPS, AIRFLOW_SPOT_RUN="s3://no-such-bucket/x")
+    assert job.wait() == 78
+    text = training.log.read_text()
+    assert "no-such-bucket" in text
+    assert "the job role" in text
+
+
+def test_a_command_that_is_not_there_says_so(training):
+    """The exit code is a shell's, and the end file names the command."""
+    training.write(training.entry())
+    job = training.start("", command=["does-not-exist"])
+    assert job.wait() == 127
+    assert "does-not-exist" in training.end().message
+
+
+def test_a_notice_is_used_to_the_end_and_the_last_step_is_saved(training, metadata):
+    """Training goes on after a spot notice until the save needs the rest; then the trainer is told and saves."""
+    training.write(training.entry())
+    job = training.start(
+        STEPS,
+        "--save-interval",
+        "0.5",
+        AWS_EC2_METADATA_DISABLED="false",
+        AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url,
+    )
+    training.until(lambda: (beat := training.heartbeat()) is not None and beat.saves > 0)
+    beat = training.heartbeat()
+    assert (beat.market, beat.instance, beat.zone) == ("spot", "i-0123456789abcdef0", "us-east-1a")
+    begun = time.monotonic()
+    metadata.notice(datetime.now(UTC) + timedelta(seconds=12))
+    assert job.wait() == 75
+    assert time.monotonic() - begun > 3
+    end = training.end()
+    assert (end.reason, end.notice.source, end.completed) == ("notice", "spot", False)
+    assert checkpoints.present(training.store)[-1].manifest.step == end.final_step
+
+
+def test_a_notice_alone_does_not_make_a_training_incomplete(training, metadata):
+    """A trainer that finishes before a notice is acted on has completed."""
+    training.write(training.entry())
+    metadata.notice(datetime.now(UTC) + timedelta(seconds=100))
+    job = training.start(steps(60), AWS_EC2_METADATA_DISABLED="false", AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url)
+    assert job.wait() in (0, 75)
+    end = training.end()
+    assert end.completed or end.exit_code == -1
+
+
+def test_a_trainer_that_ignores_everything_is_killed_in_time(training):
+    """SIGTERM ignored, daemons forked: all of it is dead before the end file is written."""
+    training.write(training.entry())
+    job = training.start(STUBBORN, "--stop-grace", "3")
+    training.until((training.scratch / "job-1" / "daemon.pid").exists)
+    daemon = int((training.scratch / "job-1" / "daemon.pid").read_text())
+    job.terminate()
+    assert job.wait(10) == 137
+    with pytest.raises(ProcessLookupError):
+        os.kill(daemon, 0)
+    assert (training.end().exit_code, training.end().completed) == (137, False)
+
+
+def test_what_a_trainer_leaves_behind_does_not_hold_up_its_end(training):
+    """A daemon in a session of its own outlives the trainer, and is ended."""
+    training.write(training.entry())
+    assert training.start(DAEMON).wait(15) == 0
+    daemon = int((training.scratch / "job-1" / "daemon.pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(daemon, 0)
+    assert training.end().completed
+
+
+def test_exit_0_after_a_signal_is_not_completion(training):
+    """A trainer that handles SIGTERM and exits 0 without finish() was interrupted."""
+    training.write(training.entry())
+    job = training.start(POLITE, "--save-interval", "60")
+    training.until((training.scratch / "job-1" / "ready").exists)
+    job.terminate()
+    assert job.wait() == 75
+    end = training.end()
+    assert (end.exit_code, end.completed, end.interrupted) == (0, False, True)
+    assert checkpoints.present(training.store)[-1].manifest.step == 7
+
+
+def test_a_failing_trainer_keeps_its_exit_code(training):
+    """An error of the trainer's own is passed on; nothing is called interrupted."""
+    training.write(training.entry())
+    assert training.start("raise SystemExit(3)").wait() == 3
+    end = training.end()
+    assert (end.exit_code, end.completed, end.interrupted, end.reason) == (3, False, False, "exit")
+
+
+def test_depth_1_commits_complete_siblings_and_resumes_under_the_same_names(training):
+    """Without a code change: what is complete is committed, unchanged files are reused, the next attempt finds them."""
+    training.write(training.entry())
+    job = training.start(FOLDERS, "--save-interval", "0.5")
+    training.until(lambda: len(checkpoints.present(training.store)) >= 2)
+    job.process.kill()
+    job.wait()
+    found = checkpoints.present(training.store)
+    first, tip = found[0].manifest, found[-1].manifest
+    kept = {entry.name: entry.key for entry in first.files}
+    assert {entry.name: entry.key for entry in tip.files if entry.name in kept} == kept
+    assert tip.ancestors[-1] == first.checkpoint
+    training.write(training.entry(2, pin=tip.checkpoint))
+    assert training.start(RESUME, number=2, job="job-2").wait() == 0
+    listed = (training.scratch / "job-2" / "found").read_text().split()
+    assert listed == sorted({entry.name.partition("/")[0] for entry in tip.files})
+    assert training.end(2).artifacts is not None
+
+
+WRITE_PID = (
+    "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "open('daemon.tmp', 'w').write(str(os.getpid())); os.rename('daemon.tmp', 'daemon.pid'); time.sleep(300)"
+)
+
+STUBBORN = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", {WRITE_PID!r}], start_new_session=True)
+time.sleep(300)
+"""
+
+DAEMON = f"""
+import os, subprocess, sys, time
+os.environ["CODE"] = {WRITE_PID!r}
+subprocess.Popen(["sh", "-c", f'"{{sys.executable}}" -c "$CODE" &'], start_new_session=True)
+while not os.path.exists("daemon.pid"):
+    time.sleep(0.02)
+"""
+
+POLITE = """
+import os, signal, sys, time
+from pathlib import Path
+target = Path(os.environ["AIRFLOW_SPOT_CHECKPOINT_DIR"])
+def leave(*_):
+    (target / "step-7.bin").write_bytes(b"x" * 100)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+Path("ready").touch()
+time.sleep(300)
+"""
+
+FOLDERS = """
+import os, time
+from pathlib import Path
+target = Path(os.environ["AIRFLOW_SPOT_CHECKPOINT_DIR"])
+for step in range(100, 10000, 100):
+    folder = target / f"step-{step}"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(os.urandom(1000))
+    with (folder / "optimizer.bin").open("wb") as file:
+        file.write(os.urandom(500))
+        file.flush()
+        time.sleep(0.3)
+        file.write(os.urandom(500))
+    (target / "config.json").write_text("{}")
+    time.sleep(0.3)
+"""
+
+RESUME = """
+import os
+from pathlib import Path
+target = Path(os.environ["AIRFLOW_SPOT_CHECKPOINT_DIR"])
+names = sorted(os.listdir(target))
+for name in names:
+    if name.startswith("step-"):
+        assert (target / name / "model.bin").stat().st_size == 1000
+        assert (target / name / "optimizer.bin").stat().st_size == 1000
+Path("found").write_text(" ".join(names))
+Path(os.environ["AIRFLOW_SPOT_OUTPUT_DIR"], "model.bin").write_bytes(b"done")
+"""
