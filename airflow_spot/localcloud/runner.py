@@ -121,6 +121,8 @@ class ProcessRunner:
 
         :raises StartError: the command is not found or cannot be executed.
         """
+        if not launch.command:
+            raise StartError("CannotStartContainerError: Error response from daemon: no command specified")
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"job-{launch.job_id[:8]}-{launch.attempt}-", dir=self.directory))
@@ -132,7 +134,7 @@ class ProcessRunner:
         except OSError as error:
             metadata.stop()
             shutil.rmtree(scratch, ignore_errors=True)
-            program = launch.command[0] if launch.command else ""
+            program = launch.command[0]
             raise StartError(
                 f'CannotStartContainerError: Error response from daemon: exec: "{program}": {error.strerror}'
             ) from error
@@ -158,7 +160,7 @@ class ProcessRunner:
 
 
 def _spawn(command: tuple[str, ...], environment: dict[str, str], scratch: Path) -> subprocess.Popen[bytes]:
-    program = shutil.which(command[0], path=environment["PATH"]) if command else None
+    program = shutil.which(command[0], path=environment["PATH"])
     return subprocess.Popen(
         command,
         executable=program,
@@ -220,7 +222,7 @@ class ProcessHandle:
         self._closed = True
         self.kill()
         self.process.wait(timeout=10)
-        threading.Thread(target=self._give_back, name=f"close-{self.process.pid}", daemon=True).start()
+        threading.Thread(target=self._give_back, name=f"close-{self.process.pid}").start()
 
     def _give_back(self) -> None:
         if self._reader is not None:

@@ -82,9 +82,21 @@ class LocalCloud:
     def start(self) -> Self:
         """Serve in threads of this process.
 
-        :raises ConfigurationError: the port is taken.
+        :raises ConfigurationError: the port is taken, or the set-up cannot be.
         """
         self._server = self._listen()
+        try:
+            self._furnish()
+        except BaseException:
+            self._server.server_close()
+            self._server = None
+            raise
+        self._run("serve", self._server.serve_forever)
+        self._run("tick", self._tick)
+        return self
+
+    def _furnish(self) -> None:
+        """Put in place what is there from the start."""
         runner = self._runner or ProcessRunner(
             environment={**self._job_environment, **self.environment()}, logs=self._logs.put, directory=self._directory
         )
@@ -98,9 +110,6 @@ class LocalCloud:
         )
         install(self.batch, self._setup)
         self._make_bucket()
-        self._run("serve", self._server.serve_forever)
-        self._run("tick", self._tick)
-        return self
 
     def stop(self) -> None:
         """End every job and the server."""
