@@ -19,7 +19,7 @@ before = set(sys.modules)
 for name in {then!r}:
     importlib.import_module(name)
 print(json.dumps(sorted({{name.partition(".")[0] for name in set(sys.modules) - before}})))
-print(json.dumps(sorted(name for name in sys.modules if name.startswith("airflow.providers.amazon"))))
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("airflow.providers.amazon.aws"))))
 """
 
 

@@ -36,9 +36,7 @@ def directory_url(uri: str, region: str | None) -> str:
     bucket, _, prefix = rest.partition("/")
     if scheme != "s3" or not region:
         return uri
-    return (
-        f"{console(region)}/s3/buckets/{bucket}?region={region}&prefix={quote(prefix.rstrip('/'))}/"
-    )
+    return f"{console(region)}/s3/buckets/{bucket}?region={region}&prefix={quote(prefix.rstrip('/'))}/"
 
 
 class _TrainingLink(BaseOperatorLink):

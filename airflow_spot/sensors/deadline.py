@@ -39,6 +39,7 @@ class SpotDeadlineSensor(BaseSensorOperator):
     :param downstream_duration: what has to happen after the training before the deadline.
     :param run_root: where the watched tasks' run directories lie; else ``[airflow_spot] run_root``.
     :param aws_conn_id: Airflow connection for it; so ``region_name``, ``verify`` and ``botocore_config``.
+    :param poke_interval: seconds between two looks at most; near the last safe moment it looks sooner.
     :param deferrable: False: the worker looks, in the sensor's ``mode``.
     """
 
