@@ -144,13 +144,15 @@ def progress(record: Record, beats: Beats) -> Progress:
     """Return step, total and rate: the live attempt's heartbeat first, else what the record kept."""
     last = record.last_live
     beat = beats[last][0] if last is not None and last in beats else None
+    kept = next((attempt for attempt in record.attempts if attempt.number == last), None)
     steps = [attempt.steps for attempt in record.attempts if attempt.steps is not None]
     saved = [attempt.committed_step for attempt in record.attempts if attempt.committed_step is not None]
+    totals = [attempt.total_steps for attempt in record.attempts if attempt.total_steps is not None]
     return Progress(
         step=beat.step if beat and beat.step is not None else max(steps, default=None),
-        total_steps=beat.total_steps if beat else None,
+        total_steps=beat.total_steps if beat and beat.total_steps is not None else totals[-1] if totals else None,
         committed_step=beat.committed_step if beat and beat.committed_step is not None else max(saved, default=None),
-        steps_per_second=beat.steps_per_second if beat else None,
+        steps_per_second=beat.steps_per_second if beat else kept.steps_per_second if kept else None,
     )
 
 
@@ -196,7 +198,7 @@ def cost_of(attempt: Attempt, record: Record, now: datetime) -> float | None:
 
 def cost(record: Record, now: datetime) -> Cost:
     """Return what the training run has cost so far, attempts that still train included."""
-    running = [one for one in record.attempts if one.cost_usd is None and one.state is not AttemptState.ENDED]
+    running = [one for one in record.attempts if not one.terminal]
     seconds = sum(record.counters.billed_seconds.values()) + sum(seconds_of(one, now) or 0.0 for one in running)
     spec = spec_of(record)
     used = {*record.counters.billed_seconds, *(one.tier for one in record.attempts if seconds_of(one, now))}

@@ -57,6 +57,7 @@ def test_a_training_run_that_succeeded() -> None:
         terminal=True,
         stopped_at=NOW,
         steps=5000,
+        total_steps=5000,
         committed_step=5000,
         cost_usd=0.77,
         verdict=Verdict(outcome="SUCCEEDED", sentence="the training completed"),
@@ -74,7 +75,7 @@ def test_a_training_run_that_succeeded() -> None:
     expected = """\
 final · manual__1 · train
 now       ended SUCCEEDED: the training completed
-progress  step 5000 · checkpoint at 5000
+progress  step 5000 of 5000 (100%) · checkpoint at 5000
 deadline  15:00:00
 so far    2 attempts · 1 reclaim · 20 steps lost · 0 promotions
 cost      $0.16 for 0.17 h of job time
