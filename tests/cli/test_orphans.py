@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_spot import engine
 from airflow_spot.batch.aws import AwsClock
 from airflow_spot.batch.client import BatchBackend, Clients
 from airflow_spot.batch.requests import submit_request
+from airflow_spot.batch.watcher import Watcher
 from airflow_spot.core.model import Tier, TrainingSpec
 from airflow_spot.errors import StoreDenied
 from airflow_spot.rundir import attempts, codec, record, requests
@@ -42,11 +44,10 @@ def batch() -> FakeBatch:
 @pytest.fixture
 def place(name: str, batch: FakeBatch) -> Place:
     """A run root with that Batch behind it."""
-    clock = AwsClock(monotonic=batch.clock.monotonic)
-    return Place(
-        root=open_store(f"memory://{name}/runs"),
-        backend=BatchBackend(Clients(batch=batch, batch_once=batch), clock=clock),
-    )
+    clock = AwsClock(monotonic=batch.clock.monotonic, wall=batch.clock.now)
+    backend = BatchBackend(Clients(batch=batch, batch_once=batch), clock=clock)
+    backend.watcher = Watcher(backend._describe_page, monotonic=batch.clock.monotonic)
+    return Place(root=open_store(f"memory://{name}/runs"), backend=backend)
 
 
 def submit(place: Place, batch: FakeBatch, key: str, attempt: int = 2, **changes: Any) -> str:
@@ -251,3 +252,57 @@ def test_stop_leaves_a_request_where_the_record_cannot_be_written(
     assert "a request was left" in capsys.readouterr().out
     (request,) = requests.pending(store, ())
     assert (request.kind, request.generation) == ("stop", 1)
+
+
+class Waiting:
+    """Somebody who waits in Airflow: the real loop."""
+
+    def __init__(self, place: Place, batch: FakeBatch, set_clock: Callable[[datetime], None]) -> None:
+        value = a_record()
+        self.batch, self.set_clock = batch, set_clock
+        self.store = place.at(value)
+        engine.open_training_run(
+            self.store,
+            place.backend,
+            run_key=value.run_key,
+            who=value.owner,
+            spec=SPEC,
+            try_number=1,
+            max_tries=0,
+            began=NOW,
+        )
+        self.loop = engine.Loop(store=self.store, backend=place.backend, generation=1)
+
+    def look(self, times: int = 4) -> Any:
+        for _ in range(times):
+            self.batch.advance(5)
+            self.set_clock(self.batch.clock.now())
+            answer = engine.advance(self.loop)
+        return answer
+
+    def jobs(self) -> list[tuple[str, str]]:
+        states = self.batch.model.state.jobs.values()
+        return [(job.queue, "ended" if job.terminal else "lives") for job in states]
+
+
+def test_the_loop_does_what_a_person_asks(
+    place: Place, batch: FakeBatch, capsys, set_clock: Callable[[datetime], None]
+) -> None:
+    """A promotion that was posted leads to a job on dependable capacity; a stop ends all jobs and the loop."""
+    waiting = Waiting(place, batch, set_clock)
+    waiting.look()
+    assert waiting.jobs() == [("spot", "lives")]
+    names = ["final", "manual__1", "train", "--run-root", place.uri]
+    assert place("promote", *names, "--why", "demo tomorrow") == 0
+    waiting.look()
+    assert ("on-demand", "lives") in waiting.jobs()
+    capsys.readouterr()
+    assert orphans(place, capsys) == (0, [])
+    assert place("show", *names) == 0
+    assert "attempt 2 on on_demand" in capsys.readouterr().out
+    assert place("stop", *names, "--why", "wrong data") == 0
+    answer = waiting.look(6)
+    assert {state for _, state in waiting.jobs()} == {"ended"}
+    assert isinstance(answer, engine.Finished)
+    assert place("watch", *names, "--json") == 4
+    assert "STOPPED_BY_US" in capsys.readouterr().out
