@@ -54,8 +54,10 @@ def localcloud(
     )
     ended = threading.Event()
     # Set before the first job can start: whoever stops us early must not leave one behind.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, lambda *_: ended.set())
     with cloud:
         if print_env:
             _print_variables(cloud.variables())

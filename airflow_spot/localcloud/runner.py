@@ -119,25 +119,31 @@ class ProcessRunner:
     def start(self, launch: Launch) -> Handle:
         """Start an attempt and return at once.
 
-        :raises StartError: the command is not found or cannot be executed.
+        :raises StartError: the command is not found or cannot be executed, or there is no place for it.
         """
         if not launch.command:
             raise StartError("CannotStartContainerError: Error response from daemon: no command specified")
+        try:
+            return self._start(launch)
+        except (OSError, ValueError) as error:
+            # ValueError: a zero byte in the command or the environment.
+            text = error.strerror if isinstance(error, OSError) else str(error)
+            raise StartError(
+                f'CannotStartContainerError: Error response from daemon: exec: "{launch.command[0]}": {text}'
+            ) from error
+
+    def _start(self, launch: Launch) -> Handle:
         if self.directory is not None:
             self.directory.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f"job-{launch.job_id[:8]}-{launch.attempt}-", dir=self.directory))
         metadata = MetadataServer(launch.instance)
         metadata.start()
-        environment = self._environment(launch, scratch, metadata.url)
         try:
-            process = _spawn(launch.command, environment, scratch)
-        except OSError as error:
+            process = _spawn(launch.command, self._environment(launch, scratch, metadata.url), scratch)
+        except (OSError, ValueError):
             metadata.stop()
             shutil.rmtree(scratch, ignore_errors=True)
-            program = launch.command[0]
-            raise StartError(
-                f'CannotStartContainerError: Error response from daemon: exec: "{program}": {error.strerror}'
-            ) from error
+            raise
         marker = f"AWS_BATCH_JOB_ID={launch.job_id}"
         handle = ProcessHandle(process, metadata, None if self.keep else scratch, marker)
         handle.pump(launch.stream, self.logs, self.clock)

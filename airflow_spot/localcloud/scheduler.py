@@ -352,6 +352,9 @@ class Scheduler:
             return
         attempt.started = now
         job.move("RUNNING", now)
+        if attempt.host.warned and attempt.host.dies is not None:
+            # It was announced before there was a container to read it.
+            attempt.handle.notice(datetime.fromtimestamp(attempt.host.dies, UTC))
         self._schedule_losses(job, attempt, now)
 
     def _batch_environment(self, job: Job, attempt: Attempt) -> dict[str, str]:

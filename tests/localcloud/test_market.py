@@ -98,6 +98,14 @@ class TestReclaims:
         cloud.advance(20)
         assert (cloud.running(job).signals, cloud.status(job)) == (["SIGKILL"], "FAILED")
 
+    def test_a_notice_before_the_container_is_not_lost(self) -> None:
+        """What was announced while the job was STARTING is in the metadata when it runs."""
+        table = {"queue": "spot", "starting": 20, "reclaim": [{"at": 30, "notice": 20}]}
+        cloud = Cloud(market=market(table))
+        job = cloud.submit()
+        cloud.advance(25)
+        assert (cloud.status(job), len(cloud.running(job).notices)) == ("RUNNING", 1)
+
     def test_only_the_job_that_is_named(self) -> None:
         """Jobs are counted by their starts on the queue."""
         cloud = Cloud(market=market({"queue": "spot", "reclaim": [{"job": 2, "after": 5, "notice": 0}]}))

@@ -157,6 +157,19 @@ class TestHowItEnds:
             stage.start("no-such-program")
         assert list(stage.directory.iterdir()) == []
 
+    @pytest.mark.parametrize("command", [("sh", "-c", "a\0b"), ("/",)])
+    def test_what_cannot_be_executed(self, stage: Stage, command: tuple[str, ...]) -> None:
+        """It fails to start as well; the cloud goes on."""
+        with pytest.raises(StartError, match="CannotStartContainerError"):
+            stage.start(*command)
+        assert list(stage.directory.iterdir()) == []
+
+    def test_no_place_for_a_job(self, tmp_path: Path) -> None:
+        """A scratch directory that cannot be made is a start failure."""
+        (tmp_path / "jobs").write_text("a file")
+        with pytest.raises(StartError, match="CannotStartContainerError"):
+            Stage(tmp_path).start("true")
+
     def test_an_empty_command(self, stage: Stage) -> None:
         """It is a start failure, too."""
         with pytest.raises(StartError, match="CannotStartContainerError"):
@@ -171,6 +184,7 @@ class TestHowItEnds:
         assert stage.ended(handle) == Exit(code=3)
         until(lambda: not alive(mark))
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="setsid, and finding daemons, are Linux's")
     def test_the_loss_of_a_host_leaves_nothing(self, stage: Stage) -> None:
         """Children, other sessions and daemons whose parents are gone are all killed."""
         mark = f"600.{os.getpid()}2"
