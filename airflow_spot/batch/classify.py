@@ -235,14 +235,14 @@ class _Case:
         return self.evidence.instance or self.job.instance or (self.heartbeat.instance if self.heartbeat else None)
 
     @property
-    def notice(self) -> Notice | None:
-        """The warning that the agent saw, at its end or before."""
-        seen = (self.end.notice if self.end else None, self.heartbeat.notice if self.heartbeat else None)
-        return next((notice for notice in seen if notice is not None), None)
+    def notices(self) -> tuple[Notice, ...]:
+        """The warnings that the agent saw; a SIGTERM at its end may hide the spot notice that it reported before."""
+        seen = (self.heartbeat.notice if self.heartbeat else None, self.end.notice if self.end else None)
+        return tuple(notice for notice in seen if notice is not None)
 
     @property
     def spot_notice(self) -> bool:
-        return self.notice is not None and self.notice.source == _SPOT_NOTICE
+        return any(notice.source == _SPOT_NOTICE for notice in self.notices)
 
     @property
     def spot_proven(self) -> bool:
@@ -603,10 +603,9 @@ def _evidence(case: _Case) -> tuple[str, ...]:
     lines += [f"not allowed to ask: {action}" for action in case.evidence.denied]
     if case.heartbeat and case.heartbeat.market:
         lines.append(f"agent: the machine is {case.heartbeat.market}")
-    if case.notice:
-        lines.append(
-            f"agent: saw a {case.notice.source} notice ({case.notice.action} {case.notice.time})".replace(" )", ")")
-        )
+    lines += dict.fromkeys(
+        f"agent: saw a {one.source} notice ({one.action} {one.time}".rstrip() + ")" for one in case.notices
+    )
     if end:
         said = f"end file: {end.reason or 'no reason'}, exit code {end.exit_code}"
         lines.append(f"{said}, completed {end.completed}, interrupted {end.interrupted}")

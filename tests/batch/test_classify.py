@@ -513,6 +513,20 @@ def test_agent_evidence(name):
     assert found.confidence == ("low" if name == "trainer killed" else "high")
 
 
+def test_spot_notice_is_not_hidden_by_the_signal_after_it():
+    """The host's SIGTERM follows the spot notice: what the heartbeat said before still counts."""
+    last = end(reason="notice", interrupted=True, exit_code=143, notice=Notice(source="sigterm"))
+    found = judge(exited(143), EC2, end=last, heartbeat=heartbeat(notice=SPOT_NOTICE))
+    assert (found.outcome, found.confidence) == (Outcome.RECLAIMED, "high")
+
+
+def test_flag_without_a_reason_is_nobodys_stop_yet():
+    """While a job still runs, isTerminated may precede the reason that tells whose stop it is."""
+    last = end(reason="notice", interrupted=True, exit_code=143, notice=Notice(source="sigterm"))
+    found = judge(detail("RUNNING", isTerminated=True), EC2, end=last)
+    assert (found.outcome, found.confidence) == (Outcome.INCOMPLETE, "low")
+
+
 def test_unexplained_signal_is_incomplete():
     """A trainer that a signal ended, with no one known to have sent it, is not a user error."""
     last = end(reason="notice", interrupted=True, exit_code=143, notice=Notice(source="sigterm"))
