@@ -93,6 +93,7 @@ def read_settings(
     _check_contract(values)
     if not command:
         raise ConfigurationError("no command to run; write it after two dashes: spot-agent run -- python train.py")
+    heartbeat = _seconds(values, "AIRFLOW_SPOT_HEARTBEAT_SECONDS", 60.0)
     return Settings(
         run_uri=_needed(values, RUN),
         attempt=_whole(values, ATTEMPT),
@@ -102,10 +103,12 @@ def read_settings(
         output_dir=_directory(values, "AIRFLOW_SPOT_OUTPUT_DIR", OUTPUT_DIR),
         region=values.get("AIRFLOW_SPOT_REGION") or None,
         kms_key=values.get("AIRFLOW_SPOT_KMS_KEY") or None,
-        heartbeat_seconds=_seconds(values, "AIRFLOW_SPOT_HEARTBEAT_SECONDS", 60.0),
+        heartbeat_seconds=heartbeat,
         orphan_after_seconds=_seconds(values, "AIRFLOW_SPOT_ORPHAN_AFTER_SECONDS", 21600.0),
         node=_whole(values, "AWS_BATCH_JOB_NODE_INDEX", default=0),
         metadata_endpoint=_metadata_endpoint(values),
+        # A rehearsal with short heartbeats has short notices, too.
+        notice_seconds=min(NOTICE_SECONDS, max(1.0, heartbeat)),
         save_interval_seconds=_optional_seconds(values, "AIRFLOW_SPOT_SAVE_INTERVAL"),
         stop_grace_seconds=_seconds(values, "AIRFLOW_SPOT_STOP_GRACE", STOP_GRACE_SECONDS),
         complete=values.get("AIRFLOW_SPOT_COMPLETE") or None,

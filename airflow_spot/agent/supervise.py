@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import threading
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,6 +94,8 @@ class Supervisor:
         self._trained_at: float | None = None
         self._incarnation = 0
         self._claimed = False
+        self._claim_settled = threading.Event()
+        self._claim_settled.set()
         self._sequence = 0
         self._phase = Phase.HOLDING
         self._ruling = Ruling(order=Order.GO_ON)
@@ -139,7 +142,7 @@ class Supervisor:
         if not self.settings.commits:
             self._incarnation = _EVERY_INCARNATION
         else:
-            self._try(self._claim_next, what="claim the attempt")
+            self._try(self._claim_once, what="claim the attempt")
         me = Identity(
             attempt=self.settings.attempt,
             job=self.settings.job,
@@ -153,6 +156,13 @@ class Supervisor:
         self._closers.append(self._reporter.close)
         self._try(self._reporter.report, what="write the first heartbeat")
         self._reporter.start()
+
+    def _claim_once(self) -> None:
+        self._claim_settled.clear()
+        try:
+            self._claim_next()
+        finally:
+            self._claim_settled.set()
 
     def _claim_next(self) -> None:
         while not self._claimed:
@@ -331,6 +341,8 @@ class Supervisor:
     def _leave_early(self) -> int:
         leaving = self._leaving or Leaving(reason="fenced")
         log.warning("leaving before the trainer was started: %s", leaving.message)
+        # A claim that is on its way gets its end file, too.
+        self._claim_settled.wait(LAST_WORD_SECONDS)
         if self._claimed:
             self._end(-1, message=leaving.message)
         return leaving.code

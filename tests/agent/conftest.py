@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -180,3 +183,61 @@ def training(credentials: dict[str, str], tmp_path: Path) -> Iterator[Training]:
     found = Training(store, credentials, tmp_path)
     yield found
     found.close()
+
+
+class Gate:
+    """A way to the store that can be shut: connections to it are passed on, or refused and cut."""
+
+    def __init__(self, endpoint: str) -> None:
+        host, port = endpoint.removeprefix("http://").split(":")
+        self._target = (host, int(port))
+        self._open: list[socket.socket] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.shut = False
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Let nothing through any more, and cut what is open."""
+        self.shut = True
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def stop(self) -> None:
+        self.close()
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for connection in self._open:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            if self.shut:
+                connection.close()
+                continue
+            onward = socket.create_connection(self._target)
+            self._open += [connection, onward]
+            for source, sink in ((connection, onward), (onward, connection)):
+                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def gate(s3: str) -> Iterator[Gate]:
+    """The way from the jobs to the store."""
+    found = Gate(s3)
+    yield found
+    found.stop()

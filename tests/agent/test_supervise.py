@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -205,11 +206,21 @@ def test_a_notice_is_used_to_the_end_and_the_last_step_is_saved(training, metada
 def test_a_notice_alone_does_not_make_a_training_incomplete(training, metadata):
     """A trainer that finishes before a notice is acted on has completed."""
     training.write(training.entry())
+    job = training.start(steps(150), AWS_EC2_METADATA_DISABLED="false", AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url)
+    training.until(lambda: (beat := training.heartbeat()) is not None and beat.phase is Phase.TRAINING)
     metadata.notice(datetime.now(UTC) + timedelta(seconds=100))
-    job = training.start(steps(60), AWS_EC2_METADATA_DISABLED="false", AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url)
-    assert job.wait() in (0, 75)
+    assert job.wait() == 0
     end = training.end()
-    assert end.completed or end.exit_code == -1
+    assert (end.completed, end.interrupted, end.notice.source) == (True, False, "spot")
+
+
+def test_a_notice_before_the_start_ends_the_attempt(training, metadata):
+    """An instance that is about to go does not begin to train."""
+    training.write(training.entry(state=AttemptState.STANDBY))
+    metadata.notice(datetime.now(UTC) + timedelta(seconds=100))
+    job = training.start(STEPS, AWS_EC2_METADATA_DISABLED="false", AWS_EC2_METADATA_SERVICE_ENDPOINT=metadata.url)
+    assert job.wait() == 75
+    assert (training.end().reason, training.end().exit_code) == ("notice", -1)
 
 
 def test_a_trainer_that_ignores_everything_is_killed_in_time(training):
@@ -273,6 +284,59 @@ def test_depth_1_commits_complete_siblings_and_resumes_under_the_same_names(trai
     assert listed == sorted({entry.name.partition("/")[0] for entry in tip.files})
     assert training.end(2).artifacts is not None
 
+
+def test_training_goes_on_while_the_store_cannot_be_reached(training, gate):
+    """A live attempt trains on through an outage, keeps its save, and commits it when the store is back."""
+    training.write(training.entry())
+    job = training.start(steps(250), "--save-interval", "1", AWS_ENDPOINT_URL=gate.url)
+    training.until(lambda: (beat := training.heartbeat()) is not None and beat.saves > 0)
+    gate.close()
+    before = training.heartbeat()
+    time.sleep(2.5)
+    gate.shut = False
+    assert job.wait() == 0
+    end = training.end()
+    assert (end.completed, end.final_step) == (True, 250)
+    assert checkpoints.present(training.store)[-1].manifest.step == 250
+    assert before.step < 250
+
+
+def test_a_standby_holds_while_the_store_cannot_be_reached(training, gate):
+    """It never trains before it has read live."""
+    training.write(training.entry(state=AttemptState.STANDBY))
+    job = training.start(steps(3), AWS_ENDPOINT_URL=gate.url)
+    training.until(lambda: training.heartbeat() is not None)
+    gate.close()
+    training.write(training.entry())
+    time.sleep(1)
+    assert training.heartbeat().phase is Phase.HOLDING
+    gate.shut = False
+    assert job.wait() == 0
+
+
+def test_a_trainer_dies_with_its_agent(training):
+    """Killed without warning, the agent leaves no trainer that nobody fences."""
+    training.write(training.entry())
+    job = training.start(PID + STEPS)
+    pid_file = training.scratch / "job-1" / "trainer.pid"
+    training.until(pid_file.exists)
+    job.process.kill()
+    job.wait()
+    training.until(lambda: not alive(int(pid_file.read_text())))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+
+
+PID = """
+import os
+open("trainer.tmp", "w").write(str(os.getpid()))
+os.rename("trainer.tmp", "trainer.pid")
+"""
 
 WRITE_PID = (
     "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
