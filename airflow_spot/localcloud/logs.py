@@ -23,11 +23,12 @@ class MotoLogs:
         self._last: dict[str, int] = {}
 
     def put(self, stream: str, lines: list[tuple[float, str]]) -> None:
-        """Append lines to a stream, which is made when its first line comes."""
+        """Append lines to a stream, which is made if need be, also without a line."""
         with self._lock:
             backend = self._backend(stream)
             events = [{"timestamp": self._after_last(stream, at), "message": line or " "} for at, line in lines]
-            backend.put_log_events(GROUP, stream, events)
+            if events:
+                backend.put_log_events(GROUP, stream, events)
 
     def flush(self) -> None:
         """Wait for lines that are being put."""

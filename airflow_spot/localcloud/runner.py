@@ -146,6 +146,8 @@ class ProcessRunner:
             raise
         marker = f"AWS_BATCH_JOB_ID={launch.job_id}"
         handle = ProcessHandle(process, metadata, None if self.keep else scratch, marker)
+        # A log driver makes the stream when the container starts, whether or not it ever says anything.
+        self.logs(launch.stream, [])
         handle.pump(launch.stream, self.logs, self.clock)
         return handle
 

@@ -90,6 +90,12 @@ class TestServices:
         assert until(lambda: len(lines()) == 3)
         assert lines() == ["one", " ", "two"]
 
+    def test_a_silent_job_has_a_stream(self, cloud: LocalCloud, batch: Any) -> None:
+        """It is there, and empty."""
+        stream = finished(batch, submit(batch, "true"))["container"]["logStreamName"]
+        found = cloud.client("logs").get_log_events(logGroupName="/aws/batch/job", logStreamName=stream)
+        assert found["events"] == []
+
     def test_a_job_reaches_the_cloud_by_its_environment(self, cloud: LocalCloud, batch: Any) -> None:
         """An SDK in a job finds endpoint and credentials without being told."""
         script = "import boto3; boto3.client('s3').put_object(Bucket='airflow-spot', Key='from-job', Body=b'hello')"
