@@ -44,6 +44,7 @@ lint: $(VENV)/.installed-dev
 
 type: $(VENV)/.installed-dev
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/*.py dags/trainers/*.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --keep-going --quiet docs docs/_build/html

@@ -140,10 +140,10 @@ def own_directory(state: Path) -> Iterator[Path]:
 
 def start_cloud(state: Path, stage: Stage, port: int) -> tuple[Child, str]:
     """Start the local cloud with the demo's market and return it and its address once it answers."""
-    command = [Path(sys.executable).with_name("airflow-spot"), "localcloud", "--port", str(port), "--market", "demo"]
+    program = Path(sys.executable).with_name("airflow-spot")
     cloud = Child(
         "the local cloud",
-        [*command, "--state", state / "cloud"],
+        [program, "localcloud", f"--port={port}", "--market=demo", f"--state={state / 'cloud'}"],
         env=clean_environment() | ONE_THREAD,
         log=state / "cloud.log",
         cwd=state,

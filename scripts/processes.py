@@ -77,9 +77,10 @@ class Child:
             if signum is signal.SIGKILL:
                 _kill(family)
             self._process.poll()
-            _, family = psutil.wait_procs(family, timeout=patience)
-            if not family:
+            _, alive = psutil.wait_procs(family, timeout=patience)
+            if not alive:
                 return
+            family = [*alive]
 
     def _family(self) -> list[psutil.Process]:
         """Return all that runs of it: descendants, and whoever is in its group though its parent is gone."""
@@ -99,7 +100,7 @@ class Child:
 
 def _descendants(pid: int) -> list[psutil.Process]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return [*psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
 

@@ -132,7 +132,7 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def save(state: State, directory: Path, options: argparse.Namespace) -> None:
     """Write a checkpoint: arrays without pickle, the rest as JSON."""
-    arrays = {f"weights_{name}": value for name, value in state.weights.items()}
+    arrays: dict[str, Any] = {f"weights_{name}": value for name, value in state.weights.items()}
     arrays |= {f"velocity_{name}": value for name, value in state.velocity.items()}
     np.savez(directory / "state.npz", order=state.order, **arrays)
     rest = {"step": state.step, "rng": state.rng.bit_generator.state, "options": what_matters(options)}
@@ -190,7 +190,8 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     metrics = {"accuracy": round(accuracy(state.weights, data.test_x, data.test_y), 6)}
     print(f"done: {metrics}", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    np.savez(options.output / "model.npz", **state.weights)
+    model: dict[str, Any] = {**state.weights}
+    np.savez(options.output / "model.npz", **model)
     run.finish(metrics=metrics, output=options.output)
     return metrics
 
