@@ -164,6 +164,7 @@ class Loop:
     killed: set[str] = field(default_factory=set)
     files: dict[int, attempts.AttemptFiles] = field(default_factory=dict)
     said: dict[int, str] = field(default_factory=dict)
+    ends_seen: dict[int, datetime] = field(default_factory=dict)
 
 
 def advance(loop: Loop) -> Waiting | Finished | Superseded:
@@ -339,10 +340,12 @@ def _look_up(loop: Loop, rec: Record, attempt: Attempt, files: attempts.AttemptF
     claimed = [claim.job for claim in files.claims if claim.job != attempt.ref and claim.job not in found]
     if claimed and not attempt.terminal:
         found |= loop.backend.describe(claimed[:1])
-    ours = (loop.store.uri, str(attempt.number))
-    return tuple(
-        job for job in found.values() if (job.environment.get(ENV_RUN), job.environment.get(ENV_ATTEMPT)) == ours
-    )
+    return tuple(job for job in found.values() if _is_ours(job, loop.store.uri, attempt.number))
+
+
+def _is_ours(job: JobSeen, uri: str, number: int) -> bool:
+    """Whether Batch shows our run directory and attempt in a job's environment: no other job is acted on."""
+    return (job.environment.get(ENV_RUN), job.environment.get(ENV_ATTEMPT)) == (uri, str(number))
 
 
 def _proved(loop: Loop, spec: TrainingSpec, attempt: Attempt) -> bool:
@@ -360,7 +363,7 @@ def _verdict(loop: Loop, spec: TrainingSpec, attempt: Attempt, seen: AttemptSeen
     memory from an error of the program.
     """
     job = seen.job
-    if job is None or not (job.terminal or (seen.end is not None and _says_all(seen.end, job, now))):
+    if job is None or not (job.terminal or (seen.end is not None and _heard_out(loop, attempt, seen.end, now))):
         return None
     return loop.backend.verdict(
         job,
@@ -372,10 +375,17 @@ def _verdict(loop: Loop, spec: TrainingSpec, attempt: Attempt, seen: AttemptSeen
     )
 
 
-def _says_all(end: End, job: JobSeen, now: datetime) -> bool:
-    if end.completed or end.reason != "exit":
-        return True
-    return job.started_at is not None and (now - job.started_at).total_seconds() > BATCH_LAG_SECONDS
+def _heard_out(loop: Loop, attempt: Attempt, end: End, now: datetime) -> bool:
+    """Whether to judge by an end file although Batch does not call the job terminal yet."""
+    first = loop.ends_seen.setdefault(attempt.number, now)
+    return _says_all(end) or (now - first).total_seconds() > BATCH_LAG_SECONDS
+
+
+def _says_all(end: End) -> bool:
+    """Whether an end file alone tells why: not after a signal that anyone may have caused, nor after a plain exit."""
+    if end.reason == "notice":
+        return end.notice is not None and end.notice.source == "spot"
+    return end.completed or end.reason != "exit"
 
 
 # ---------------------------------------------------------------- act
@@ -528,7 +538,7 @@ def _tidy(loop: Loop, view: View) -> bool:
             if name
         }
         pruning = checkpoints.prune(loop.store, rec, view.now, also=in_use)
-        gone_ids = checkpoints.delete(loop.store, rec, pruning.deletable)
+        gone_ids = checkpoints.delete(loop.store, rec, pruning.deletable, also=in_use)
         struck = {name: at for name, at in rec.struck.items() if name not in gone_ids}
         rec = replace(rec, struck=struck | dict.fromkeys(pruning.strike, view.now), pruned_at=view.now)
     if rec == view.record:
@@ -746,10 +756,7 @@ def _terminate_all(
     """End each job that is not terminal, comparing the generation again before each."""
     sent: list[str] = []
     for attempt in rec.attempts:
-        refs = [attempt.ref] if attempt.ref and not attempt.terminal else []
-        if attempt.ref is None and attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
-            name = job_name(store.uri, rec.run_key, attempt.number)
-            refs = [job.ref for job in backend.find(name, attempt.job_queue, attempt.intended_at) if not job.terminal]
+        refs = [job.ref for job in _living(store, backend, rec, attempt)]
         for ref in refs:
             current = record.load(store)
             if current is None or _is_newer(current.record, generation, try_number):
@@ -757,3 +764,17 @@ def _terminate_all(
             backend.terminate(ref, stop_reason(store.uri, why))
             sent.append(ref)
     return StopReport(stopped=True, terminated=tuple(sent))
+
+
+def _living(store: Store, backend: Backend, rec: Record, attempt: Attempt) -> list[JobSeen]:
+    """Return the jobs of an attempt that Batch shows to be ours and has not ended."""
+    if attempt.terminal:
+        return []
+    if attempt.ref:
+        found = list(backend.describe([attempt.ref]).values())
+    elif attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
+        name = job_name(store.uri, rec.run_key, attempt.number)
+        found = backend.find(name, attempt.job_queue, attempt.intended_at)
+    else:
+        found = []
+    return [job for job in found if not job.terminal and _is_ours(job, store.uri, attempt.number)]

@@ -76,7 +76,9 @@ class Agent:
         self.beat()
         return done.checkpoint
 
-    def end(self, *, exit_code: int = 0, completed: bool = False, reason: str = "exit", **fields: Any) -> Agent:
+    def end(
+        self, *, exit_code: int = 0, completed: bool = False, reason: str = "exit", finish: bool = True, **fields: Any
+    ) -> Agent:
         """Say the last word; the container exits right after it."""
         base = End(
             attempt=self.number, job=self.job, incarnation=self.incarnation, exit_code=exit_code,
@@ -84,7 +86,8 @@ class Agent:
             total_steps=100, committed=self.committed, new_steps=self.step,
         )  # fmt: skip
         attempts.write_end(self.world.store, replace(base, **fields))
-        self.world.batch.finish(self.job, exit_code)
+        if finish:
+            self.world.batch.finish(self.job, exit_code)
         return self
 
     @property

@@ -231,3 +231,28 @@ def test_ten_thousand_polls_use_up_nothing(world: World) -> None:
     assert (AttemptState.SUBMITTED, 0, 0) == (
         world.entry(1).state, world.record.counters.infrastructure, world.record.counters.reclaims,
     )  # fmt: skip
+
+
+def test_a_lack_of_memory_is_told_from_an_error_of_the_program(world: World) -> None:
+    """The agent's end file says exit 137; Batch's own words, which come later, say that memory ran out."""
+    world.open()
+    agent = world.go_live(1)
+    world.wait(timedelta(minutes=12))
+    agent.train(5)
+    agent.end(exit_code=137, finish=False)
+    world.batch.finish(agent.job, 137, "OutOfMemoryError: Container killed due to memory usage")
+    assert ("OUT_OF_MEMORY", True) == (finished(world).result.outcome, world.record.result.retryable)
+
+
+def test_a_sigterm_by_somebody_else_waits_for_batchs_words(world: World) -> None:
+    """A job that was terminated in the console while its agent saved: stopped by others, not submitted again (I13)."""
+    from airflow_spot.rundir.values import Notice
+
+    world.open()
+    agent = world.go_live(1)
+    agent.commit(10)
+    agent.end(reason="notice", exit_code=143, notice=Notice(source="sigterm"), finish=False)
+    world.advance(seconds=20)
+    assert AttemptState.LIVE is world.entry(1).state
+    world.batch.terminate_job(jobId=agent.job, reason="Terminated by ops")
+    assert "STOPPED_BY_OTHERS" == finished(world).result.outcome
