@@ -28,7 +28,7 @@ from airflow_spot.agent.progress import Progress
 from airflow_spot.agent.reporter import Reporter
 from airflow_spot.agent.saver import Saver
 from airflow_spot.agent.session import Session
-from airflow_spot.agent.staging import Stage
+from airflow_spot.agent.staging import Stage, files
 from airflow_spot.agent.stopping import FENCED_SECONDS, Step, StopPlan, plan, seconds_needed
 from airflow_spot.errors import SpotError, StoreDenied, StoreError, StoreUnavailable
 from airflow_spot.rundir import attempts, checkpoints
@@ -55,6 +55,8 @@ EXIT_NOT_FOUND = 127
 
 LAST_WORD_SECONDS = 5.0
 """To write the end file even when the time is up: the machine may live a little longer."""
+EARLY_SECONDS = 60.0
+"""For the end file of an attempt that has nothing to save."""
 LEASE_SECONDS = 600.0
 """For the last save of an attempt that nobody waits for."""
 _EVERY_INCARNATION = 10**9
@@ -324,23 +326,28 @@ class Supervisor:
 
     def _artifacts(self, session: Session) -> tuple[str | None, str]:
         """Commit the model; return its prefix, and what went wrong."""
-        staged: Staged | None = session.finished.output if session.finished else None
-        directory = staged.directory if staged else self.settings.output_dir
-        if staged is None and not any(path.is_file() for path in directory.rglob("*")):
-            return None, ""
-        step = self._progress.step or 0
-        work = partial(commit_artifacts, self.store, self.settings.attempt, directory, step=step, job=self.settings.job)
+        work = partial(self._commit_model, session.finished.output if session.finished else None)
         try:
             return self._persist(work), ""
         except (SpotError, OSError) as error:
             log.error("the model could not be saved: %s", error)
             return None, f"the model could not be saved: {error}"
 
+    def _commit_model(self, named: Staged | None) -> str | None:
+        """Commit what ``finish(output=)`` named, else what lies in the output directory."""
+        if named is None and not any(files(self.settings.output_dir)):
+            return None
+        staged = named or self._stage.take(self.settings.output_dir)
+        step = self._progress.step or 0
+        return commit_artifacts(self.store, self.settings.attempt, staged.directory, step=step, job=self.settings.job)
+
     # -- leaving -----------------------------------------------------------------------------------------------------
 
     def _leave_early(self) -> int:
         leaving = self._leaving or Leaving(reason="fenced")
         log.warning("leaving before the trainer was started: %s", leaving.message)
+        self._ended_at = time.monotonic()
+        self._deadline = min(self._deadline, self._ended_at + EARLY_SECONDS)
         # A claim that is on its way gets its end file, too.
         self._claim_settled.wait(LAST_WORD_SECONDS)
         if self._claimed:
@@ -350,6 +357,7 @@ class Supervisor:
     def _end(self, code: int, *, completed: bool = False, artifacts: str | None = None, message: str = "") -> int:
         """Write the last heartbeat and the end file, and return the agent's exit code."""
         self._phase = Phase.LEAVING
+        self._ended_at = min(self._ended_at, time.monotonic())
         leaving = self._leaving
         end = report.end(
             self._author,

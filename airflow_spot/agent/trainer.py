@@ -27,6 +27,8 @@ How it works
 What it does not do
     It installs no signal handler. Where the script has its own for SIGTERM, the agent forwards SIGTERM at once; where
     it has none, ``stopping`` becomes true first, and SIGTERM follows only when time runs out.
+    With several processes (ranks) it does not make them agree: each sees ``stopping`` and ``should_save`` at a moment
+    of its own. Let one rank read them and broadcast the answer.
 """
 
 from __future__ import annotations

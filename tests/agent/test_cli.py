@@ -17,13 +17,8 @@ AGENT = [sys.executable, "-m", "airflow_spot.agent"]
 
 
 def agent(*arguments, **environment):
-    return subprocess.run(
-        [*AGENT, *arguments],
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"], **environment},
-        timeout=30,
-    )
+    inherited = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run([*AGENT, *arguments], capture_output=True, text=True, env=inherited, timeout=30)
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -40,10 +35,10 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_PUT = do_HEAD = do_POST = do_GET
+    do_PUT = do_HEAD = do_GET  # noqa: N815 - the server's names
 
-    def log_message(self, format, *args):
-        pass
+    def log_request(self, code="-", size="-"):
+        """Say nothing."""
 
 
 @pytest.fixture
