@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 POINTER = "training_run"
 """XCom key of the pointer to a training run: ``{uri, aws_conn_id, region_name}``."""
-LIVE = "training_job"
-"""XCom key of the job that was last seen: ``{job_id, region_name}``."""
+JOB = "training_job"
+"""Where the operator keeps the job that was last seen: ``{job_id, region_name}``."""
 
 _DOMAINS = {"cn-": "amazonaws.cn", "us-gov-": "amazonaws-us-gov.com"}
 
@@ -39,20 +39,7 @@ def directory_url(uri: str, region: str | None) -> str:
     return f"{console(region)}/s3/buckets/{bucket}?region={region}&prefix={quote(prefix.rstrip('/'))}/"
 
 
-class _TrainingLink(BaseOperatorLink):
-    """Shared: the value lies in an XCom of the task."""
-
-    def _pull(self, operator: BaseOperator, ti_key: TaskInstanceKey, key: str) -> dict[str, Any]:
-        """Return what the task pushed, from memory while it runs, else from XCom."""
-        found = getattr(operator, "link_values", {}).get(key)
-        if found is None:
-            from airflow.sdk.execution_time.xcom import XCom
-
-            found = XCom.get_value(ti_key=ti_key, key=key)
-        return found if isinstance(found, dict) else {}
-
-
-class TrainingRunLink(_TrainingLink):
+class TrainingRunLink(BaseOperatorLink):
     """The directory that holds everything about a training run."""
 
     @property
@@ -60,21 +47,27 @@ class TrainingRunLink(_TrainingLink):
         """The button's text."""
         return "Training run"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
         """Return the S3 console's page of the directory, or its path."""
-        pointer = self._pull(operator, ti_key, POINTER)
+        pointer = _value(operator, POINTER)
         return directory_url(pointer["uri"], pointer.get("region_name")) if pointer else ""
 
 
-class BatchJobLink(_TrainingLink):
-    """The job of the newest attempt that the task has seen."""
+class BatchJobLink(BaseOperatorLink):
+    """The job of the newest attempt. While the task is deferred its trigger writes it, for jobs come and go."""
 
     @property
     def name(self) -> str:
         """The button's text."""
         return "Batch job"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the Batch console's page of the job, or nothing before there is one, or where no region is known."""
-        job = self._pull(operator, ti_key, LIVE)
-        return job_url(job["job_id"], job["region_name"]) if job.get("region_name") else ""
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002
+        """Return the Batch console's page of the job, or nothing before there is one."""
+        job = _value(operator, JOB)
+        return job_url(job["job_id"], job["region_name"]) if job and job.get("region_name") else ""
+
+
+def _value(operator: BaseOperator, key: str) -> dict[str, Any]:
+    """Return what the running task knows: Airflow asks only there, and keeps the answer in XCom for the page."""
+    found: dict[str, Any] = getattr(operator, "link_values", {}).get(key, {})
+    return found

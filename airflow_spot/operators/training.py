@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_spot.errors import BatchUnavailable, ConfigurationError, StoppedByPerson, StoreDenied
-from airflow_spot.links.training import LIVE, POINTER, BatchJobLink, TrainingRunLink
+from airflow_spot.links.training import JOB, POINTER, BatchJobLink, TrainingRunLink
 from airflow_spot.operators.arguments import check, deadline_text, plain_tiers, read_tiers, refuse_unknown, span
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ class SpotTrainingOperator(BaseOperator):
                 "this task's part in it has ended"
             )
         self._locate(context)
+        self.link_values[POINTER]["region_name"] = event["region"] if event else None
         return self._finish(codec.decode(Result, raw, what="the trigger's event"))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
@@ -310,6 +311,8 @@ class SpotTrainingOperator(BaseOperator):
             run_key=handle.run_key,
         )
         handle.generation = opened.record.generation
+        if ref := next((attempt.ref for attempt in reversed(opened.record.attempts) if attempt.ref), None):
+            self.link_values[JOB] = {"job_id": ref, "region_name": session.region}
         return opened
 
     def training_spec(self, *, bucket_region: str | None = None) -> TrainingSpec:
@@ -413,7 +416,7 @@ class SpotTrainingOperator(BaseOperator):
         """Return a success, raise anything else: retryable or not, as the result says."""
         summary = result.summary
         if job := summary.get("job_id"):
-            self.link_values[LIVE] = {"job_id": job, "region_name": self._region()}
+            self.link_values[JOB] = {"job_id": job, "region_name": self._region()}
         if result.outcome == "SUCCEEDED":
             self.log.info("%s", result.message)
             return summary

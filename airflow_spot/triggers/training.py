@@ -127,6 +127,7 @@ class SpotTrainingTrigger(BaseTrigger):
         self.verify = verify
         self.botocore_config = dict(botocore_config) if botocore_config else None
         self._loop: Loop | None = None
+        self._region = region_name or ""
         self._shown: list[str] = []
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -157,10 +158,10 @@ class SpotTrainingTrigger(BaseTrigger):
                 continue
             backoff.reset()
             if not isinstance(step, Waiting):
-                yield TriggerEvent(
-                    event_of(self.run_uri, self.generation, step if isinstance(step, Finished) else None)
-                )
+                finished = step if isinstance(step, Finished) else None
+                yield TriggerEvent(event_of(self.run_uri, self.generation, self._region, finished))
                 return
+            await in_thread(self._show_job, step.record)
             await asyncio.sleep(step.seconds * first)
             first = 1.0
 
@@ -178,6 +179,7 @@ class SpotTrainingTrigger(BaseTrigger):
         from airflow_spot.engine import Loop, advance
 
         session = self._session()
+        self._region = session.region
         if self._loop is None:
             self._loop = Loop(
                 store=session.store,
@@ -219,7 +221,7 @@ class SpotTrainingTrigger(BaseTrigger):
         try:
             from airflow.sdk.execution_time.xcom import XCom
 
-            XCom.set(key=BatchJobLink().xcom_key, value=job_url(job, self._session().region), **self._task())
+            XCom.set(key=BatchJobLink().xcom_key, value=job_url(job, self._region), **self._task())
         except Exception as error:  # the edge to Airflow's API: a link is no reason to fail
             log.debug("The link to job %s was not stored: %s", job, error)
 
@@ -263,11 +265,11 @@ def task_state(*, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -
     return str(getattr(state, "value", state)) if state is not None else None
 
 
-def event_of(run: str, generation: int, finished: Finished | None) -> dict[str, Any]:
+def event_of(run: str, generation: int, region: str, finished: Finished | None) -> dict[str, Any]:
     """Return the event that resumes the task; None: another generation or job has taken our place."""
     from airflow_spot.rundir import codec
 
-    event: dict[str, Any] = {"run": run, "generation": generation}
+    event: dict[str, Any] = {"run": run, "generation": generation, "region": region}
     if finished is not None:
         event["result"] = codec.encode(finished.result)
     return event

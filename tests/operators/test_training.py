@@ -43,7 +43,12 @@ def deferred(op: SpotTrainingOperator, context: Any) -> TaskDeferred:
 
 def event(outcome: str, *, retryable: bool = False, **summary: Any) -> dict[str, Any]:
     result = Result(outcome=outcome, message=f"it was {outcome}", generation=1, retryable=retryable, summary=summary)
-    return {"run": "memory://surface/dag/run/train/-1", "generation": 1, "result": codec.encode(result)}
+    return {
+        "run": "memory://surface/dag/run/train/-1",
+        "generation": 1,
+        "region": "eu-west-1",
+        "result": codec.encode(result),
+    }
 
 
 def test_deferrable_is_literally_the_default() -> None:
@@ -151,7 +156,7 @@ def test_failures(outcome: str, retryable: bool, raises: type[Exception], surfac
 
 def test_success_returns_the_summary(surface: Any) -> None:
     """The return value is the summary, and the link leads to the job that finished."""
-    op = operator(region_name="eu-west-1")
+    op = operator()
     assert op.execute_complete(surface.context(), event("SUCCEEDED", job_id="j1", steps=7)) == {
         "job_id": "j1",
         "steps": 7,
