@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import airflow_spot
 from airflow_spot.agent import report
+from airflow_spot.agent.aside import is_used, mark, put_aside
 from airflow_spot.agent.channel import Channel
 from airflow_spot.agent.directory import Directory, states
 from airflow_spot.agent.fence import Identity, Order, Ruling
@@ -197,12 +198,15 @@ class Supervisor:
         """Fill the checkpoint directory from the pin."""
         self._phase = Phase.RESTORING
         pin, directory = self._ruling.pin, self.settings.checkpoint_dir
+        if (pin is not None or is_used(directory)) and (target := put_aside(directory)):
+            log.warning("%s was not empty; what lay there is now in %s", directory, target)
         if pin is not None:
             found = self._reporter.record if self._reporter else None
             self._restored = self._try(
                 partial(checkpoints.restore_furthest, self.store, pin, directory, record=found), what=f"restore {pin}"
             )
             self._say_restored(pin)
+        mark(directory, self.settings.attempt)
         self._saver.continue_from(self._restored.manifest)
 
     def _say_restored(self, pin: str) -> None:

@@ -100,6 +100,17 @@ def test_a_restarted_job_takes_the_next_incarnation(training):
     assert (training.end().incarnation, training.end().completed) == (2, True)
 
 
+def test_what_an_earlier_container_left_is_not_resumed_from(training):
+    """A trainer finds what was restored, and nothing that a killed one left half done."""
+    training.write(training.entry())
+    first = training.start(FOLDERS, "--save-interval", "60")
+    training.until((training.scratch / "job-1" / "checkpoints" / "step-200").exists)
+    first.process.kill()
+    first.wait()
+    assert training.start(RESUME).wait() == 0
+    assert (training.scratch / "job-1" / "found").read_text() == ""
+
+
 def test_an_older_incarnation_leaves_without_a_commit(training):
     """A newer incarnation of the same job fences the older one."""
     training.write(training.entry())
