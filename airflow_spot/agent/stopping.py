@@ -14,6 +14,8 @@ from enum import StrEnum
 UNKNOWN_SAVE_SECONDS = 15.0
 """What a save is taken to need before one was made."""
 MARGIN_SECONDS = 10.0
+LEAST_MARGIN_SECONDS = 2.0
+"""A trainer learns up to a quarter of a second later that it is told, and ends its step before it saves."""
 SOFT_SHARE = 0.4
 """Of the time there is: how long a trainer that was told may take before SIGTERM."""
 KILL_SHARE = 0.65
@@ -70,4 +72,4 @@ def seconds_needed(save_seconds: float | None, left: float) -> float:
     if save_seconds is None:
         return min(2 * UNKNOWN_SAVE_SECONDS + MARGIN_SECONDS, left / 2)
     # The margin shrinks with the notice: there are shorter ones than two minutes.
-    return min(2 * save_seconds + min(MARGIN_SECONDS, left / 6), left)
+    return min(2 * save_seconds + max(LEAST_MARGIN_SECONDS, min(MARGIN_SECONDS, left / 6)), left)

@@ -29,8 +29,8 @@ def test_plans_are_only_brought_forward():
 
 @pytest.mark.parametrize(
     ("save", "left", "needed"),
-    [(None, 120, 40), (None, 12, 6), (5, 120, 20), (100, 120, 120), (0.5, 12, 3)],
-    ids=["unknown", "unknown and short", "learnt", "too long a save", "short notice"],
+    [(None, 120, 40), (None, 12, 6), (5, 120, 20), (100, 120, 120), (0.5, 12, 3), (0.05, 3, 2.1)],
+    ids=["unknown", "unknown and short", "learnt", "too long a save", "short notice", "shortest notice"],
 )
 def test_a_notice_keeps_what_the_save_needs(save, left, needed):
     """Twice the learnt time and a margin that shrinks with the notice; half of it while nothing is learnt."""
