@@ -18,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -316,7 +316,8 @@ def finish(seen: Seen, airflow: Standalone, stage: Stage, options: argparse.Name
         stage.say(sentence, "red")
     if options.keep:
         stage.say(f"Airflow is at {airflow.address}/dags/{DAG_ID}/runs/{RUN_ID}; Ctrl-C ends everything", "bold")
-        signal.pause()
+        with suppress(KeyboardInterrupt):
+            signal.pause()
     else:
         stage.say(f"Airflow was at {airflow.address}; `make demo KEEP=1` leaves it running", "dim")
     return 1 if wrong else 0
@@ -356,7 +357,7 @@ def main() -> int:
                 for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                     signal.signal(signum, signal.SIG_IGN)
     except KeyboardInterrupt:
-        return code if options.keep else 130
+        return 130
     except (StartError, SpotError, urllib.error.URLError) as error:
         stage.say(str(error), "red")
         return 1

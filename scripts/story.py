@@ -31,12 +31,14 @@ class Story:
         return lines
 
     def _facts(self, record: Record, beats: Beats, now: datetime) -> Iterator[tuple[tuple[object, ...], str]]:
-        for attempt in record.attempts:
-            beat = beats[attempt.number][0] if attempt.number in beats else None
-            yield from self._of_attempt(attempt, beat, record, now)
+        if record.deadline is not None:
+            yield ("deadline", record.deadline), f"the deadline is {record.deadline.astimezone():%H:%M:%S}"
         if record.promotion is not None:
             asked = record.promotion
             yield ("promotion", asked.at), f"{plain(asked.who)} asks for the promotion: {plain(asked.why)}"
+        for attempt in record.attempts:
+            beat = beats[attempt.number][0] if attempt.number in beats else None
+            yield from self._of_attempt(attempt, beat, record, now)
         if record.result is not None:
             yield ("result",), f"{record.result.outcome}: {plain(record.result.message)}"
 
@@ -55,12 +57,9 @@ class Story:
             to_act = "" if left is None else f", {words(left)} to act"
             yield (number, "notice"), f"{name} has a notice ({beat.notice.source}){to_act}"
         if attempt.state is AttemptState.ENDED and attempt.verdict is not None:
-            lost = attempt.verdict.lost_steps
-            steps = "" if lost is None else f"; {lost} steps lost"
-            yield (
-                (number, "ended"),
-                f"{name} ended, {attempt.verdict.outcome}: {plain(attempt.verdict.sentence)}{steps}",
-            )
+            lost, why = attempt.verdict.lost_steps, _first_clause(attempt.verdict.sentence)
+            why += "" if lost is None else f"; {lost} steps lost"
+            yield (number, "ended"), f"{name} ended, {attempt.verdict.outcome}: {why}"
 
     def _of_waiting(self, attempt: Attempt, record: Record, now: datetime) -> Iterator[tuple[tuple[object, ...], str]]:
         if attempt.state is not AttemptState.SUBMITTED or attempt.started_at is not None or record.promotion:
@@ -69,6 +68,11 @@ class Story:
         if attempt.market == "spot" and (now - since).total_seconds() >= PATIENCE_SECONDS:
             moves = f"; it moves at {record.promote_at.astimezone():%H:%M:%S}" if record.promote_at else ""
             yield (attempt.number, "waits"), f"no {attempt.tier} capacity: the training waits{moves}"
+
+
+def _first_clause(sentence: str) -> str:
+    """Return what a verdict says before it names machine and evidence; the table at the end has all of it."""
+    return plain(sentence).partition(" (")[0].partition(". AWS says")[0]
 
 
 def _step(checkpoint: str) -> int | str:

@@ -78,7 +78,7 @@ def test_story_of_a_reclaim() -> None:
     live = replace(attempt(AttemptState.LIVE), number=2, live_at=NOW, pin=pin)
     notice = Notice(source="spot", seconds_left=4.0)
     beat = Heartbeat(attempt=2, job="job-2", incarnation=1, phase=Phase.SAVING, notice=notice)
-    verdict = Verdict(outcome="RECLAIMED", sentence="AWS took the spot machine back", lost_steps=3)
+    verdict = Verdict(outcome="RECLAIMED", sentence="AWS took the machine (i-0, m5.large). AWS says: 'x'", lost_steps=3)
     ended = replace(live, state=AttemptState.ENDED, verdict=verdict)
     story = Story()
 
@@ -87,9 +87,16 @@ def test_story_of_a_reclaim() -> None:
         "attempt 2 trains on spot, from the checkpoint at step 120",
         "attempt 2 has a notice (spot), 4 s to act",
     ]
-    assert story.news(record(ended), {}, NOW) == [
-        "attempt 2 ended, RECLAIMED: AWS took the spot machine back; 3 steps lost"
-    ]
+    assert story.news(record(ended), {}, NOW) == ["attempt 2 ended, RECLAIMED: AWS took the machine; 3 steps lost"]
+
+
+def test_story_of_the_deadline() -> None:
+    """The deadline is told, and again when it has changed."""
+    story, seen = Story(), replace(record(), deadline=NOW)
+
+    assert story.news(seen, {}, NOW) == [f"the deadline is {NOW.astimezone():%H:%M:%S}"]
+    assert story.news(seen, {}, NOW) == []
+    assert len(story.news(replace(seen, deadline=NOW + timedelta(hours=1)), {}, NOW)) == 1
 
 
 def test_story_of_a_drought() -> None:
