@@ -54,7 +54,7 @@ with DAG(
     },
     doc_md=__doc__,
     tags=["airflow-spot"],
-):
+) as dag:
     check = SpotTrainingOperator(
         task_id="check",
         job_definition=JOB_DEFINITION,

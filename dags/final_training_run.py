@@ -48,7 +48,7 @@ with DAG(
     },
     doc_md=__doc__,
     tags=["airflow-spot"],
-):
+) as dag:
     # [START training]
     train = SpotTrainingOperator(
         task_id="train",
