@@ -79,6 +79,7 @@ class Child:
             self._process.poll()
             _, alive = psutil.wait_procs(family, timeout=patience)
             if not alive:
+                self._process.poll()  # psutil may have reaped it: let Popen know
                 return
             family = [*alive]
 
