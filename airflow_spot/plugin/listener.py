@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from airflow.listeners import hookimpl
@@ -127,11 +127,17 @@ def _after_commit(row: Any, action: Callable[[], Any]) -> None:
         action()
         return
 
-    def committed(_: Any) -> None:
-        if not session.in_nested_transaction():
-            action()
+    waiting = [action]
 
-    event.listen(session, "after_commit", committed, once=True)
+    def settled(_: Any, *, kept: bool) -> None:
+        # A savepoint settles nothing; and handlers cannot be taken off a session while it calls them.
+        if waiting and not session.in_nested_transaction():
+            last = waiting.pop()
+            if kept:
+                last()
+
+    event.listen(session, "after_commit", partial(settled, kept=True))
+    event.listen(session, "after_rollback", partial(settled, kept=False))
 
 
 @cache

@@ -89,7 +89,20 @@ def test_rolled_back_mark_stops_nothing(db: Session, stops: list[listener.Ended]
     """A mark that does not get into the database ends no training."""
     listener.on_task_instance_failed(previous_state=None, task_instance=row(db))
     db.rollback()
+    row(db, id=2)
+    db.commit()
     assert stops == []
+
+
+def test_savepoint_settles_nothing(db: Session, stops: list[listener.Ended]) -> None:
+    """A savepoint between the mark and its commit neither stops the training early nor loses the stop."""
+    listener.on_task_instance_failed(previous_state=None, task_instance=row(db))
+    with db.begin_nested():
+        row(db, id=2)
+    assert stops == []
+    db.commit()
+    db.commit()
+    assert len(stops) == 1
 
 
 def test_given_up_by_the_scheduler(db: Session, stops: list[listener.Ended]) -> None:
