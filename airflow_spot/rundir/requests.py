@@ -34,6 +34,8 @@ def new_request(
     until: datetime | None = None,
     deadline: datetime | None = None,
     downstream_seconds: float = 0.0,
+    by_person: bool = False,
+    try_number: int | None = None,
     id: str | None = None,  # noqa: A002 - the field's name in the contract
 ) -> Request:
     """Return a request that can be posted.
@@ -54,6 +56,8 @@ def new_request(
         until=until,
         deadline=deadline,
         downstream_seconds=downstream_seconds,
+        by_person=by_person,
+        try_number=try_number,
     )
 
 

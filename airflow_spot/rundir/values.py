@@ -193,7 +193,7 @@ class Record:
     write_id: str = ""
     generation: int = 1
     try_number: int = 1
-    """Airflow's try that opened or adopted the run last."""
+    """Airflow's try that opened or adopted the training run last."""
     max_tries: int = 0
     desired: Desired = Desired()
     attempts: tuple[Attempt, ...] = ()
@@ -261,6 +261,10 @@ class Request:
     """For ``stay``: no promotion before."""
     deadline: datetime | None = None
     downstream_seconds: float = 0.0
+    by_person: bool = False
+    """For ``stop``: the task's own retries do not undo it."""
+    try_number: int | None = None
+    """For ``stop``: Airflow's try it was made for; a later one ignores it."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
