@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="bench-airflow-"))
+os.environ.setdefault("AIRFLOW__LOGGING__LOGGING_LEVEL", "ERROR")
 
 from report import show
 
