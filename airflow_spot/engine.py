@@ -10,6 +10,7 @@ Everything here blocks; triggers call it in threads. Nothing here imports Airflo
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,17 +21,21 @@ from airflow_spot.batch.classify import Blocked
 from airflow_spot.batch.requests import ENV_ATTEMPT, ENV_RUN, job_name, stop_reason, submit_request
 from airflow_spot.core.decide import decide
 from airflow_spot.core.ending import close, end_attempt, forget, put
-from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, View, snapshot, steps
+from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, steps
+from airflow_spot.core.measure import snapshot
 from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import Outcome
 from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus, Seen
 from airflow_spot.core.snapshot import Decision, Snapshot
+from airflow_spot.core.view import View
 from airflow_spot.durations import instant_or_duration
 from airflow_spot.errors import (
     BatchUnavailable,
     OwnedByAnother,
     SpotError,
     StoppedByPerson,
+    StoreDenied,
+    StoreError,
     SubmitRefused,
     SubmitThrottled,
     SubmitUnknown,
@@ -53,6 +58,9 @@ from airflow_spot.rundir.values import (
 )
 
 log = logging.getLogger(__name__)
+
+_JOB_ID = re.compile(r"[0-9A-Za-z-]{1,64}([:#]\d{1,6})?")
+"""What a container may claim to be: anything else is not asked for, lest AWS refuse a whole page of jobs."""
 
 OWNER_STALE_SECONDS = 1800.0
 LEASE_SECONDS = 600.0
@@ -165,6 +173,8 @@ class Loop:
     files: dict[int, attempts.AttemptFiles] = field(default_factory=dict)
     said: dict[int, str] = field(default_factory=dict)
     ends_seen: dict[int, datetime] = field(default_factory=dict)
+    readable_since: datetime | None = None
+    untidy_until: datetime | None = None
 
 
 def advance(loop: Loop) -> Waiting | Finished | Superseded:
@@ -176,6 +186,14 @@ def advance(loop: Loop) -> Waiting | Finished | Superseded:
     :raises BatchUnavailable: no verdict, no submit, no budget spent.
     """
     loop.killed.clear()
+    try:
+        return _advance(loop)
+    except StoreError:
+        loop.readable_since = None
+        raise
+
+
+def _advance(loop: Loop) -> Waiting | Finished | Superseded:
     for _ in range(MAX_STEPS):
         rec = _load(loop).record
         if rec.generation > loop.generation or (rec.generation == loop.generation and rec.try_number > loop.try_number):
@@ -237,9 +255,15 @@ def _renew_lease(loop: Loop, rec: Record) -> None:
     """Tell the agents, every ten minutes, that somebody waits."""
     spec = codec.decode(TrainingSpec, rec.spec)
     every, now = min(LEASE_SECONDS, spec.orphan_after_seconds / 4), loop.backend.now()
-    if rec.result is None and (loop.leased_at is None or (now - loop.leased_at).total_seconds() >= every):
+    if rec.result is not None or (loop.leased_at is not None and (now - loop.leased_at).total_seconds() < every):
+        return
+    try:
         owner.renew(loop.store, OwnerLease(owner=rec.owner, generation=rec.generation))
-        loop.leased_at = now
+    except StoreDenied as error:
+        loop.say(
+            f"the lease could not be renewed; agents leave {spec.orphan_after_seconds:.0f} s after the last: {error}"
+        )
+    loop.leased_at = now
 
 
 def _look(loop: Loop, rec: Record) -> View:
@@ -252,15 +276,25 @@ def _look(loop: Loop, rec: Record) -> View:
     seen = Seen(
         now=now,
         attempts={item.number: _look_at(loop, rec, spec, item, jobs, now) for item in watched},
-        requests=tuple(requests.pending(loop.store, rec.applied)) if rec.result is None else (),
+        requests=tuple(requests.pending(loop.store, rec.applied)),
+        readable_seconds=_readable(loop, now),
     )
     policy = policies.from_json(spec.policy)
 
     def bound(shot: Snapshot) -> Decision:
         return decide(policy, shot)
 
-    view = View(uri=loop.store.uri, record=rec, spec=spec, seen=seen, decide=bound)
+    def name(number: int) -> str:
+        return job_name(loop.store.uri, rec.run_key, number)
+
+    view = View(uri=loop.store.uri, record=rec, spec=spec, seen=seen, decide=bound, job_name=name)
     return replace(view, seen=_with_tip(loop, view)) if _needs_pin(view) else view
+
+
+def _readable(loop: Loop, now: datetime) -> float:
+    if loop.readable_since is None:
+        loop.readable_since = now
+    return (now - loop.readable_since).total_seconds()
 
 
 def _matters(rec: Record, attempt: Attempt) -> bool:
@@ -337,13 +371,14 @@ def _look_up(loop: Loop, rec: Record, attempt: Attempt, files: attempts.AttemptF
     if attempt.ref is None and attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
         name = job_name(loop.store.uri, rec.run_key, attempt.number)
         found = {job.ref: job for job in loop.backend.find(name, attempt.job_queue, attempt.intended_at)}
-    claimed = [claim.job for claim in files.claims if claim.job != attempt.ref and claim.job not in found]
+    claims = (claim.job for claim in files.claims if claim.job != attempt.ref and claim.job not in found)
+    claimed = [job for job in claims if _JOB_ID.fullmatch(job)]
     if claimed and not attempt.terminal:
         found |= loop.backend.describe(claimed[:1])
-    return tuple(job for job in found.values() if _is_ours(job, loop.store.uri, attempt.number))
+    return tuple(job for job in found.values() if is_ours(job, loop.store.uri, attempt.number))
 
 
-def _is_ours(job: JobSeen, uri: str, number: int) -> bool:
+def is_ours(job: JobSeen, uri: str, number: int) -> bool:
     """Whether Batch shows our run directory and attempt in a job's environment: no other job is acted on."""
     return (job.environment.get(ENV_RUN), job.environment.get(ENV_ATTEMPT)) == (uri, str(number))
 
@@ -401,12 +436,21 @@ def _take(loop: Loop, step: Step) -> None:
             return
         if step.say:
             loop.say(step.say)
-        _show_logs(loop, step.record)
+    elif not _still(loop):
+        return
     if isinstance(step.effect, Submit):
         _submit(loop, step.effect.number)
     elif isinstance(step.effect, Terminate):
         loop.killed.add(step.effect.ref)
         loop.backend.terminate(step.effect.ref, stop_reason(loop.store.uri, step.effect.why))
+    if step.record is not None:
+        _show_logs(loop, step.record)
+
+
+def _still(loop: Loop) -> bool:
+    """Whether the record is what was looked at: read again before an effect that no write precedes."""
+    before, loop.loaded, loop.loaded_at = loop.loaded, _must_load(loop.store), loop.backend.now()
+    return before is not None and before.etag == loop.loaded.etag
 
 
 def _save(loop: Loop, rec: Record) -> None:
@@ -517,34 +561,49 @@ def _show_logs(loop: Loop, rec: Record) -> None:
         if not fresh or not spec.awslogs_enabled or not attempt.ref or loop.said.get(-attempt.number):
             continue
         loop.said[-attempt.number] = "shown"
-        job = loop.backend.describe([attempt.ref]).get(attempt.ref)
+        try:
+            job = loop.backend.describe([attempt.ref]).get(attempt.ref)
+        except BatchUnavailable as error:
+            loop.say(f"the log of attempt {attempt.number} cannot be shown: {error}")
+            continue
         for line in loop.backend.tail(job) if job else ():
             loop.say(f"[a{attempt.number:04d}] {line}")
 
 
 def _tidy(loop: Loop, view: View) -> bool:
-    """Forget old attempts and delete checkpoints that no one needs; return whether the record was written."""
+    """Forget old attempts and delete checkpoints that no one needs; return whether the record was written.
+
+    Nothing rests on it, so a refusal is said once an hour and changes nothing else.
+    """
+    if loop.untidy_until is not None and view.now < loop.untidy_until:
+        return False
+    try:
+        rec = _tidied(loop, view)
+    except StoreError as error:
+        loop.untidy_until = view.now + timedelta(seconds=PRUNE_SECONDS)
+        loop.say(f"old checkpoints could not be deleted; the training goes on: {error}")
+        return False
+    if rec == view.record:
+        return False
+    _take(loop, Step(record=rec))
+    return True
+
+
+def _tidied(loop: Loop, view: View) -> Record:
     rec, gone = forget(view.record)
     for attempt in gone:
         attempts.write_outcome(loop.store, attempt)
     due = rec.pruned_at is None or (view.now - rec.pruned_at).total_seconds() >= PRUNE_SECONDS
     went_live = any(item.live_at and rec.pruned_at and item.live_at > rec.pruned_at for item in rec.attempts)
-    if rec.last_live is not None and view.spec.agent and (due or went_live):
-        in_use = {
-            name
-            for _, seen in view.each()
-            if (beat := seen.heartbeat)
-            for name in (beat.restored, beat.committed)
-            if name
-        }
-        pruning = checkpoints.prune(loop.store, rec, view.now, also=in_use)
-        gone_ids = checkpoints.delete(loop.store, rec, pruning.deletable, also=in_use)
-        struck = {name: at for name, at in rec.struck.items() if name not in gone_ids}
-        rec = replace(rec, struck=struck | dict.fromkeys(pruning.strike, view.now), pruned_at=view.now)
-    if rec == view.record:
-        return False
-    _take(loop, Step(record=rec))
-    return True
+    if rec.last_live is None or not view.spec.agent or not (due or went_live):
+        return rec
+    in_use = {
+        name for _, seen in view.each() if (beat := seen.heartbeat) for name in (beat.restored, beat.committed) if name
+    }
+    pruning = checkpoints.prune(loop.store, rec, view.now, also=in_use)
+    deleted = checkpoints.delete(loop.store, rec, pruning.deletable, also=in_use)
+    struck = {name: at for name, at in rec.struck.items() if name not in deleted}
+    return replace(rec, struck=struck | dict.fromkeys(pruning.strike, view.now), pruned_at=view.now)
 
 
 # ---------------------------------------------------------------- open: execute's part
@@ -733,7 +792,7 @@ def stop(
         rec = loaded.record
         if _is_newer(rec, generation, try_number):
             return StopReport(stopped=False, why=f"generation {rec.generation}, try {rec.try_number} has taken over")
-        if rec.result is None and rec.desired.state != "stopped":
+        if _stop_is_news(rec, by_person=by_person):
             desired = Desired(state="stopped", who=who, why=why, by_person=by_person, at=backend.now())
             rec = replace(rec, desired=desired, promotion=None)
             try:
@@ -742,6 +801,13 @@ def stop(
                 continue
         return _terminate_all(store, backend, rec, why, generation, try_number)
     raise RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile")
+
+
+def _stop_is_news(rec: Record, *, by_person: bool) -> bool:
+    """Whether a stop has to be written: a person's also over one of ours, or over a failure that would be retried."""
+    if by_person and not rec.desired.by_person and not _is_success(rec.result):
+        return rec.result is None or rec.result.retryable or rec.desired.state == "stopped"
+    return rec.result is None and rec.desired.state != "stopped"
 
 
 def _is_newer(rec: Record, generation: int | None, try_number: int | None) -> bool:
@@ -777,4 +843,4 @@ def _living(store: Store, backend: Backend, rec: Record, attempt: Attempt) -> li
         found = backend.find(name, attempt.job_queue, attempt.intended_at)
     else:
         found = []
-    return [job for job in found if not job.terminal and _is_ours(job, store.uri, attempt.number)]
+    return [job for job in found if not job.terminal and is_ours(job, store.uri, attempt.number)]

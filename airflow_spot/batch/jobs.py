@@ -43,7 +43,7 @@ def job_seen(detail: _Json) -> JobSeen:
     return JobSeen(
         ref=str(detail["jobId"]),
         name=str(detail.get("jobName", "")),
-        status=JobStatus(detail["status"]),
+        status=_status(str(detail["status"])),
         queue=str(detail.get("jobQueue", "")),
         status_reason=status_reason,
         container_reason=last.container_reason or current.container_reason,
@@ -61,6 +61,11 @@ def job_seen(detail: _Json) -> JobSeen:
         environment=_environment(detail),
         raw=dict(detail),
     )
+
+
+def _status(text: str) -> JobStatus:
+    """Return a status; one that AWS may add later is not terminal, so the job is looked at again."""
+    return JobStatus(text) if text in JobStatus.__members__ else JobStatus.PENDING
 
 
 def instance_in(text: str) -> str | None:

@@ -6,6 +6,7 @@ live, queued or not there yet is the same for every policy and is decided here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from airflow_spot.core.model import Tier
@@ -25,7 +26,7 @@ def decide(policy: Policy, snapshot: Snapshot) -> Decision:
     :param policy: the rule for the time between the extremes.
     :param snapshot: all that is known.
     """
-    if not snapshot.usable:
+    if not snapshot.usable and snapshot.live is None:
         return Decision(action=Action.GIVE_UP, reason="no tier is usable: each one proved impossible")
     if (late := infeasible(snapshot)) and snapshot.on_infeasible == "fail" and not snapshot.attempts:
         return Decision(action=Action.GIVE_UP, reason=late)
@@ -51,10 +52,10 @@ def infeasible(snapshot: Snapshot) -> str | None:
 
 def _choice(policy: Policy, snapshot: Snapshot) -> Choice:
     """Requests come first, then a count of reclaims, then the policy."""
-    if snapshot.promotion is not None:
+    if snapshot.first_dependable is None:
+        return Choice(dependable=False, reason="no tier is dependable, or none that is can be used")
+    if snapshot.promotion_why is not None:
         return Choice(dependable=True, reason=f"promotion asked for: {snapshot.promotion_why}", at=snapshot.now)
-    if snapshot.dependable is None:
-        return Choice(dependable=False, reason="no tier is dependable")
     limit = snapshot.promote_after_reclaims
     if limit is not None and snapshot.reclaims >= limit:
         reason = f"{snapshot.reclaims} reclaims reached promote_after_reclaims={limit}"
@@ -72,12 +73,18 @@ def _choice(policy: Policy, snapshot: Snapshot) -> Choice:
 
 def _target(snapshot: Snapshot, choice: Choice) -> Tier:
     """The tier to start on."""
-    if choice.dependable and (tier := snapshot.tier(snapshot.promotion) or snapshot.dependable):
+    if choice.dependable and (tier := _promoted_to(snapshot)):
         return tier
     row = TABLE[snapshot.last_outcome] if snapshot.last_outcome else None
     if row and row.then is Then.NEXT_TIER and (following := _following(snapshot, snapshot.last_tier)):
         return following
     return snapshot.usable[0]
+
+
+def _promoted_to(snapshot: Snapshot) -> Tier | None:
+    """The tier that a promotion named, else the first dependable one; never one that has proved impossible."""
+    named = snapshot.tier(snapshot.promotion_tier)
+    return named if named in snapshot.usable else snapshot.first_dependable
 
 
 def _following(snapshot: Snapshot, name: str | None) -> Tier | None:
@@ -87,12 +94,25 @@ def _following(snapshot: Snapshot, name: str | None) -> Tier | None:
 
 
 def _with_live(snapshot: Snapshot, choice: Choice) -> Decision:
+    """Something is live: leave it, or bring its successor to a machine and only then ask it to leave."""
     live = snapshot.tier(snapshot.live)
-    settled = live is not None and live.dependable
+    settled = live is not None and live.dependable and snapshot.promotion_tier in (None, live.name)
     at = None if settled else choice.at
-    if not choice.dependable or settled or any(_dependable(snapshot, queued) for queued in snapshot.queued):
-        return Decision(action=Action.KEEP, reason=choice.reason, tier=snapshot.live, promote_at=at)
-    return Decision(action=Action.MOVE, reason=choice.reason, tier=_target(snapshot, choice).name, promote_at=at)
+    if settled or not choice.dependable:
+        return Decision(action=Action.KEEP, reason=choice.reason, tier=snapshot.live, promote_at=at, alone=True)
+    standby = _queued_dependable(snapshot)
+    if any(queued.runs for queued in standby):
+        return Decision(action=Action.MOVE, reason=choice.reason, tier=standby[-1].tier, promote_at=at)
+    if not standby:
+        return Decision(action=Action.START, reason=choice.reason, tier=_target(snapshot, choice).name, promote_at=at)
+    return _impatient(snapshot, choice, standby[-1], Action.KEEP)
+
+
+def _queued_dependable(snapshot: Snapshot) -> list[Queued]:
+    """What is queued and would keep the promise, by rank; a promotion that names a tier wants that one."""
+    named = snapshot.promotion_tier
+    good = [queued for queued in snapshot.queued if _dependable(snapshot, queued) and named in (None, queued.tier)]
+    return sorted(good, key=lambda queued: _rank(snapshot, queued.tier))
 
 
 def _start(snapshot: Snapshot, choice: Choice) -> Decision:
@@ -115,20 +135,25 @@ def _not_before(snapshot: Snapshot) -> datetime | None:
 
 def _queue(snapshot: Snapshot, choice: Choice) -> Decision:
     """Nothing is live, something is queued: wait for it, or ask the next tier as well."""
-    if choice.dependable and not any(_dependable(snapshot, queued) for queued in snapshot.queued):
+    if choice.dependable and not _queued_dependable(snapshot):
         return Decision(
             action=Action.START, tier=_target(snapshot, choice).name, reason=choice.reason, promote_at=choice.at
         )
     last = max(snapshot.queued, key=lambda queued: _rank(snapshot, queued.tier))
+    return _impatient(snapshot, choice, last, Action.WAIT)
+
+
+def _impatient(snapshot: Snapshot, choice: Choice, last: Queued, otherwise: Action) -> Decision:
+    """Ask the next tier as well once the last one has been waited for long enough."""
     following, patience = _following(snapshot, last.tier), _patience(snapshot, last, choice)
+    stay = Decision(action=otherwise, reason=choice.reason, tier=snapshot.live, promote_at=choice.at)
     if following is None or last.runs or patience is None:
-        return Decision(action=Action.WAIT, reason=choice.reason, promote_at=choice.at)
+        return stay
     waited = last.waited_seconds or 0.0
     if waited >= patience:
         reason = f"{last.tier} gave no machine for {words(waited)}"
         return Decision(action=Action.START, tier=following.name, reason=reason, promote_at=choice.at)
-    again = snapshot.now + timedelta(seconds=patience - waited)
-    return Decision(action=Action.WAIT, reason=choice.reason, look_again=again, promote_at=choice.at)
+    return replace(stay, look_again=snapshot.now + timedelta(seconds=patience - waited))
 
 
 def _patience(snapshot: Snapshot, queued: Queued, choice: Choice) -> float | None:

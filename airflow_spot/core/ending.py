@@ -132,10 +132,17 @@ def finish(
 
 
 def close(attempt: Attempt, now: datetime, why: str, outcome: Outcome = Outcome.SUPERSEDED) -> Attempt:
-    """Return an open attempt as closing; without a job it becomes unresolved, and what is found is terminated."""
+    """Return an open attempt as closing.
+
+    One that AWS throttled has no job, so it has ended; one whose submit may have made a job becomes unresolved, and
+    what is found is terminated.
+    """
     if attempt.state not in OPEN:
         return attempt
-    if attempt.state in (AttemptState.INTENDED, AttemptState.REFUSED):
+    if attempt.state is AttemptState.REFUSED:
+        verdict = Verdict(outcome=outcome.value, sentence=why)
+        return replace(attempt, state=AttemptState.ENDED, ended_at=now, terminal=True, verdict=verdict)
+    if attempt.state is AttemptState.INTENDED:
         return replace(attempt, state=AttemptState.UNRESOLVED, closing_at=now, closing_why=why)
     return replace(attempt, state=AttemptState.CLOSING, closing_at=now, closing_why=why, closing_outcome=outcome.value)
 

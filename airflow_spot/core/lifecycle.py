@@ -17,10 +17,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_spot.core.ending import close, end_attempt, finish, put, sentence, settle
+from airflow_spot.core.measure import hopeless, snapshot
 from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import TABLE, Budget, Outcome, Then
-from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus, Seen
-from airflow_spot.core.snapshot import Action, Decision, Queued, Snapshot
+from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus
+from airflow_spot.core.snapshot import Action, Decision
+from airflow_spot.core.view import View
 from airflow_spot.durations import words
 from airflow_spot.rundir.values import (
     OPEN,
@@ -47,6 +49,7 @@ STOP_TIMEOUT_SECONDS = 600.0
 UNKNOWN_SAVE_SECONDS = 30.0
 BATCH_LAG_SECONDS = 300.0
 """So long may Batch need to call a job terminal whose agent has said its last word."""
+SOON_SECONDS = 120.0
 MAX_METRICS_BYTES = 4096
 NEAR_POLLS = 10
 FAR_SHIFT_SECONDS = 600.0
@@ -81,53 +84,6 @@ class Step:
     effect: Submit | Terminate | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What the rules look at.
-
-    :param uri: the run directory.
-    :param decide: the policy bound to :func:`airflow_spot.core.decide.decide`.
-    """
-
-    uri: str
-    record: Record
-    spec: TrainingSpec
-    seen: Seen
-    decide: Callable[[Snapshot], Decision]
-
-    @property
-    def now(self) -> datetime:
-        """The moment of the look, by AWS's clock."""
-        return self.seen.now
-
-    @property
-    def live(self) -> Attempt | None:
-        """The one attempt that may train and commit."""
-        return next((item for item in self.record.attempts if item.state is AttemptState.LIVE), None)
-
-    @property
-    def leaving(self) -> Attempt | None:
-        """An attempt that was live and has not ended: nobody else may go live before it has."""
-        return next(
-            (item for item in self.record.attempts if item.state is AttemptState.CLOSING and item.live_at), None
-        )
-
-    @property
-    def queued(self) -> tuple[Attempt, ...]:
-        """Open attempts that are not live."""
-        return tuple(
-            item for item in self.record.attempts if item.state in OPEN and item.state is not AttemptState.LIVE
-        )
-
-    def each(self) -> Iterator[tuple[Attempt, AttemptSeen]]:
-        """Return every attempt with what is known of it."""
-        return ((item, self.seen.of(item.number)) for item in self.record.attempts)
-
-    def last_live(self) -> Attempt | None:
-        """Return the attempt that is live, or was live last."""
-        return next((item for item in self.record.attempts if item.number == self.record.last_live), None)
-
-
 def steps(view: View) -> Iterator[Step]:
     """Return what there is to do, most urgent first; a caller takes the first, acts, and looks again.
 
@@ -136,6 +92,7 @@ def steps(view: View) -> Iterator[Step]:
     """
     yield from _kills(view)
     yield from _settled(view)
+    yield from _requested(view)
     if view.record.result is not None:
         return
     if view.record.desired.state == "stopped":
@@ -236,7 +193,10 @@ def apply_request(record: Record, request: Request, spec: TrainingSpec, now: dat
     if request.kind == "stay":
         return replace(record, stay_until=request.until, promotion=None), f"{request.who} forbids promotion for a while"
     if request.kind == "stop":
-        desired = Desired(state="stopped", who=request.who, why=request.why, by_person=True, at=now)
+        if request.try_number is not None and request.try_number < record.try_number:
+            return record, f"stop by {request.who} was made for try {request.try_number}: ignored"
+        by_person = request.by_person or record.desired.by_person
+        desired = Desired(state="stopped", who=request.who, why=request.why, by_person=by_person, at=now)
         return replace(record, desired=desired), f"stop by {request.who}: {request.why}"
     if request.kind == "deadline" and request.deadline is not None:
         deadline = request.deadline + timedelta(seconds=spec.downstream_seconds - request.downstream_seconds)
@@ -251,6 +211,8 @@ def _resolved(view: View) -> Iterator[Step]:
     for attempt, seen in view.each():
         if attempt.state is AttemptState.INTENDED:
             yield from _intended(view, attempt, seen)
+        elif attempt.state is AttemptState.UNRESOLVED and not view.spec.agent:
+            yield from _plain_intended(view, attempt, seen)
         elif attempt.state is AttemptState.REFUSED and attempt.retry_at and view.now >= attempt.retry_at:
             again = replace(attempt, state=AttemptState.INTENDED, intended_at=view.now, retry_at=None)
             yield Step(record=put(view.record, again), effect=Submit(attempt.number))
@@ -259,18 +221,41 @@ def _resolved(view: View) -> Iterator[Step]:
 
 
 def _intended(view: View, attempt: Attempt, seen: AttemptSeen) -> Iterator[Step]:
+    if not view.spec.agent:
+        yield from _plain_intended(view, attempt, seen)
+        return
     claimed = {claim.job for claim in seen.claims}
     jobs = sorted(seen.found, key=lambda job: (job.ref not in claimed, job.ref))
-    limit = LOOK_UP_SECONDS if view.spec.agent else PLAIN_LOOK_UP_SECONDS
     if jobs:
-        say = f"attempt {attempt.number}: found its job {jobs[0].ref} by name, adopted"
-        adopted = replace(attempt, state=AttemptState.SUBMITTED, ref=jobs[0].ref, submitted_at=view.now)
-        yield Step(record=put(view.record, adopted), say=say)
-    elif attempt.intended_at and (view.now - attempt.intended_at).total_seconds() > limit:
+        yield _adopted(view, attempt, jobs[0])
+    elif attempt.intended_at and (view.now - attempt.intended_at).total_seconds() > LOOK_UP_SECONDS:
         unresolved = replace(attempt, state=AttemptState.UNRESOLVED)
         yield Step(
             record=put(view.record, unresolved), say=f"attempt {attempt.number}: nobody knows whether a job exists"
         )
+
+
+def _adopted(view: View, attempt: Attempt, job: JobSeen) -> Step:
+    taken = replace(attempt, state=AttemptState.SUBMITTED, ref=job.ref, submitted_at=view.now)
+    return Step(
+        record=put(view.record, taken), say=f"attempt {attempt.number}: found its job {job.ref} by name, adopted"
+    )
+
+
+def _plain_intended(view: View, attempt: Attempt, seen: AttemptSeen) -> Iterator[Step]:
+    """A plain image has no fence, so nothing follows before its job is found, or has been looked for long enough."""
+    since = (view.now - (attempt.intended_at or view.now)).total_seconds()
+    if seen.found and attempt.state is AttemptState.INTENDED:
+        yield _adopted(view, attempt, seen.found[0])
+    elif not seen.found and since > PLAIN_LOOK_UP_SECONDS:
+        verdict = Verdict(
+            outcome=Outcome.UNKNOWN.value,
+            confidence="low",
+            sentence=f"no job of its name was found for {words(since)} after SubmitJob gave no answer",
+        )
+        record = end_attempt(view.record, attempt, seen, verdict, view.now)
+        ended = next(item for item in record.attempts if item.number == attempt.number)
+        yield Step(record=put(record, replace(ended, terminal=True)), say=sentence(ended, verdict))
 
 
 def _claimed(view: View, attempt: Attempt, seen: AttemptSeen) -> Iterator[Step]:
@@ -344,7 +329,11 @@ def _first_step_failed(attempt: Attempt, seen: AttemptSeen, outcome: Outcome) ->
     """Whether the trainer failed between a resume and its first new step: the checkpoint is suspect."""
     if outcome is not Outcome.USER_ERROR or attempt.pin is None or seen.end is None:
         return False
-    return not seen.end.new_steps
+    if seen.end.new_steps is not None:
+        return seen.end.new_steps == 0
+    # A trainer that reports no steps: it failed soon, and committed nothing of its own.
+    trained = seen.heartbeat.training_seconds if seen.heartbeat else 0.0
+    return seen.end.committed in (None, attempt.pin) and trained < SOON_SECONDS
 
 
 def _unwell(view: View) -> Iterator[Step]:
@@ -369,13 +358,15 @@ def _illness(view: View, attempt: Attempt, seen: AttemptSeen, job: JobSeen) -> t
     beat = seen.heartbeat
     if beat is None:
         ran = (view.now - job.started_at).total_seconds() if job.started_at else 0.0
+        ran = min(ran, view.seen.readable_seconds)
         if ran <= FIRST_HEARTBEAT_SECONDS:
             return None
         return Outcome.MISCONFIGURED, (
             f"its job has run for {words(ran)} without a heartbeat; look at the job role (put under attempts/), the "
             "store's endpoint and region as the container sees them, and that its command starts with spot-agent run"
         )
-    age = seen.heartbeat_age or 0.0
+    # After an outage of the store every heartbeat is old: only what is missing since it can be read again counts.
+    age = min(seen.heartbeat_age or 0.0, view.seen.readable_seconds)
     if age > HEARTBEAT_SILENCE_SECONDS + view.spec.heartbeat_seconds:
         return Outcome.STALLED, f"its last heartbeat is {words(age)} old"
     limit = max(STALL_FLOOR_SECONDS, STALL_FACTOR * (beat.longest_step_seconds or 0.0))
@@ -412,9 +403,19 @@ def _failed(view: View) -> Iterator[Step]:
     if not view.queued and ended:
         candidates.append(max(ended, key=lambda item: (item.ended_at or view.now, item.number)))
     for attempt in candidates:
+        if _only_the_new_one(view, attempt):
+            continue
         if attempt.verdict and (message := _final(view, attempt, attempt.verdict)):
             yield _result(view, Outcome(attempt.verdict.outcome), message, attempt)
             return
+
+
+def _only_the_new_one(view: View, attempt: Attempt) -> bool:
+    """Whether an impossible tier is no reason to end: a training that has run elsewhere goes on there."""
+    if attempt.live_at is not None or attempt.verdict is None or not hopeless(attempt.verdict):
+        return False
+    ran = any(item.live_at and item.number >= view.record.try_from for item in view.record.attempts)
+    return ran and bool(snapshot(view).usable)
 
 
 def _final(view: View, attempt: Attempt, verdict: Verdict) -> str | None:
@@ -435,8 +436,11 @@ def _final(view: View, attempt: Attempt, verdict: Verdict) -> str | None:
 
 
 def _tries_the_one_before(view: View, attempt: Attempt) -> bool:
-    """After a suspect checkpoint the one before is tried, once."""
-    return bool(view.record.suspect) and view.record.suspect[-1] == attempt.pin and len(view.record.suspect) == 1
+    """After a suspect checkpoint the one before is tried, once; where there is none, the same one a second time."""
+    if view.record.suspect != (attempt.pin,):
+        return False
+    failed = [item for item in view.record.attempts if item.number >= view.record.try_from and item.pin == attempt.pin]
+    return sum(item.verdict is not None and item.verdict.outcome == Outcome.USER_ERROR.value for item in failed) == 1
 
 
 def _result(view: View, outcome: Outcome, message: str, attempt: Attempt | None) -> Step:
@@ -488,7 +492,7 @@ def _goes_live(view: View) -> Iterator[Step]:
         attempts=others,
         last_live=live.number,
         fresh=False,
-        promotion=None if promoted else view.record.promotion,
+        promotion=None if promoted and _fulfils(view.record.promotion, live.tier) else view.record.promotion,
         promote_at=None if promoted else view.record.promote_at,
     )
     pin = live.pin or "the beginning"
@@ -496,6 +500,10 @@ def _goes_live(view: View) -> Iterator[Step]:
         record=replace(record, counters=_changeover(view, live, promoted)),
         say=f"attempt {live.number} is live on {live.tier}, from {pin}",
     )
+
+
+def _fulfils(promotion: Promotion | None, tier: str) -> bool:
+    return promotion is None or promotion.tier in (None, tier)
 
 
 def _ready(view: View, attempt: Attempt, seen: AttemptSeen) -> bool:
@@ -530,12 +538,24 @@ def _decided(view: View) -> Iterator[Step]:
     record = _explained(view, decision)
     if decision.action is Action.START and decision.tier and not _ends_soon(view):
         yield from _start(view, record, decision)
-    elif decision.action is Action.MOVE and decision.tier:
+    elif decision.action is Action.MOVE:
         yield from _move(view, record, decision)
     elif decision.action is Action.GIVE_UP:
         yield _result(view, Outcome.MISCONFIGURED, decision.reason, view.last_live())
+    elif decision.action is Action.KEEP:
+        yield from _alone(view, record, decision)
     if _differs(view, decision.promote_at):
         yield Step(record=record)
+
+
+def _alone(view: View, record: Record, decision: Decision) -> Iterator[Step]:
+    """Close what is queued beside a live attempt once nothing wants it any more."""
+    if decision.alone and view.queued:
+        closed = tuple(
+            close(item, view.now, "it is not needed any more") if item in view.queued else item
+            for item in record.attempts
+        )
+        yield Step(record=replace(record, attempts=closed), say=f"what is queued is not needed: {decision.reason}")
 
 
 def _explained(view: View, decision: Decision) -> Record:
@@ -564,6 +584,7 @@ def _may_start(view: View) -> bool:
 
 def _start(view: View, record: Record, decision: Decision) -> Iterator[Step]:
     if not _may_start(view):
+        yield from _move(view, record, decision)
         for item in view.queued:
             closed = put(record, close(item, view.now, decision.reason, Outcome.NO_CAPACITY))
             yield Step(record=closed, say=f"attempt {item.number} leaves the queue: {decision.reason}")
@@ -577,6 +598,7 @@ def _start(view: View, record: Record, decision: Decision) -> Iterator[Step]:
         tier=tier.name,
         market=tier.market.value,
         state=AttemptState.INTENDED,
+        job_name=view.job_name(number),
         job_queue=tier.job_queue,
         why=decision.reason,
         intended_at=view.now,
@@ -588,7 +610,7 @@ def _start(view: View, record: Record, decision: Decision) -> Iterator[Step]:
 
 
 def _move(view: View, record: Record, decision: Decision) -> Iterator[Step]:
-    """Ask the live attempt to save and leave; the next one is started once it is closing."""
+    """Ask the live attempt to save and leave: its successor stands by, or cannot start beside it."""
     live = view.live
     if live is not None:
         closed = put(record, close(live, view.now, f"move to {decision.tier}: {decision.reason}"))
@@ -596,7 +618,6 @@ def _move(view: View, record: Record, decision: Decision) -> Iterator[Step]:
 
 
 _RULES: tuple[Callable[[View], Iterator[Step]], ...] = (
-    _requested,
     _resolved,
     _noted,
     _ended,
@@ -606,98 +627,3 @@ _RULES: tuple[Callable[[View], Iterator[Step]], ...] = (
     _goes_live,
     _decided,
 )
-
-
-# ---------------------------------------------------------------- the snapshot
-
-
-def snapshot(view: View) -> Snapshot:
-    """Return what a policy may look at."""
-    record, spec = view.record, view.spec
-    ended = [
-        item for item in record.attempts if item.generation == record.generation and item.verdict and item.ended_at
-    ]
-    last = max(ended, key=lambda item: (item.ended_at or view.now, item.number), default=None)
-    deadline = record.deadline - timedelta(seconds=spec.downstream_seconds) if record.deadline else None
-    live = view.live
-    promotion = record.promotion
-    first = next((tier.name for tier in spec.tiers if tier.dependable), None)
-    return Snapshot(
-        now=view.now,
-        tiers=spec.tiers,
-        deadline=deadline,
-        window_seconds=(deadline - record.began_at).total_seconds() if deadline and record.began_at else None,
-        expected_seconds=spec.expected_seconds,
-        work_left_seconds=work_left(view),
-        changeover_seconds=max(spec.changeover_seconds, record.counters.longest_changeover_seconds),
-        on_infeasible=spec.on_infeasible,
-        live=live.tier if live else None,
-        live_runs=bool(live and (beat := view.seen.of(live.number).heartbeat) and beat.step is not None),
-        queued=tuple(_queued(view, item) for item in view.queued),
-        unusable=frozenset(item.tier for item in ended if item.verdict and _hopeless(item.verdict)),
-        last_tier=last.tier if last else None,
-        last_outcome=Outcome(last.verdict.outcome) if last and last.verdict else None,
-        last_ended_at=last.ended_at if last else None,
-        barren=_barren(record),
-        attempts=len(ended) + len(view.queued) + (live is not None),
-        reclaims=record.counters.reclaims,
-        promote_after_reclaims=spec.promote_after_reclaims,
-        promotion=(promotion.tier or first) if promotion else None,
-        promotion_why=promotion.why if promotion else "",
-        stay_until=record.stay_until,
-    )
-
-
-def work_left(view: View) -> float | None:
-    """Return seconds of work on the dependable tier, from the last committed checkpoint.
-
-    Until a rate was measured the user's estimate stands in, scaled by what is committed.
-    """
-    expected, total, committed, rate = view.spec.expected_seconds, None, 0, None
-    for attempt, seen in view.each():
-        if attempt.live_at is None or attempt.number < view.record.line_from:
-            continue
-        beat = seen.heartbeat
-        total = (beat.total_steps if beat else None) or attempt.total_steps or total
-        committed = max(committed, attempt.committed_step or 0, (beat.committed_step or 0) if beat else 0)
-        tier = view.spec.tier(attempt.tier)
-        measured = (beat.steps_per_second if beat else None) or attempt.steps_per_second
-        rate = measured * _to_dependable(view, tier.speed if tier else 1.0) if measured else rate
-    if total and rate:
-        return max(0, total - committed) / rate
-    if expected is None:
-        return None
-    return expected * (1 - min(committed, total) / total) if total else expected
-
-
-def _to_dependable(view: View, speed: float) -> float:
-    dependable = view.spec.dependable
-    return (dependable.speed if dependable else 1.0) / speed
-
-
-def _queued(view: View, attempt: Attempt) -> Queued:
-    job = view.seen.of(attempt.number).job
-    waits = job is not None and job.status is JobStatus.RUNNABLE and job.created_at is not None
-    waited = (view.now - job.created_at).total_seconds() if waits and job and job.created_at else None
-    runs = attempt.state is AttemptState.STANDBY or (job is not None and job.status is JobStatus.RUNNING)
-    return Queued(tier=attempt.tier, waited_seconds=waited, runs=runs)
-
-
-def _hopeless(verdict: Verdict) -> bool:
-    return Outcome(verdict.outcome) in (Outcome.MISCONFIGURED, Outcome.NEVER_FITS)
-
-
-def _barren(record: Record) -> int:
-    """Attempts in a row, newest first, that ended without a new checkpoint."""
-    count = 0
-    for item in reversed(record.attempts):
-        if item.state is not AttemptState.ENDED or item.verdict is None or item.generation != record.generation:
-            continue
-        outcome = Outcome(item.verdict.outcome)
-        if outcome in (Outcome.SUPERSEDED, Outcome.STOPPED_BY_US, Outcome.NO_CAPACITY):
-            continue
-        pinned = int(item.pin[:12]) if item.pin else 0
-        if (item.committed_step or 0) > pinned:
-            break
-        count += 1
-    return count

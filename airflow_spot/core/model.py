@@ -6,6 +6,7 @@ and what the record keeps under ``spec``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -69,9 +70,9 @@ class Tier:
     ) -> Self:
         if not job_queue or not isinstance(job_queue, str):
             raise ConfigurationError(f"Tier.{market}(job_queue={job_queue!r}): give the name of a Batch job queue")
-        if price is not None and price < 0:
+        if price is not None and not 0 <= price < math.inf:
             raise ConfigurationError(f"Tier.{market}(price={price}): USD per hour, not negative")
-        if speed <= 0:
+        if not 0 < speed < math.inf:
             raise ConfigurationError(f"Tier.{market}(speed={speed}): above 0; 1.0 is the dependable tier's speed")
         wait = None if max_wait is None else duration(max_wait, name="max_wait").total_seconds()
         return cls(

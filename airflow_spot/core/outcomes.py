@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 class Then(StrEnum):
     """Where the next attempt goes, if there is one."""
 
-    SAME_TIER = "same tier"
+    FIRST_CHOICE = "the policy's choice"
     NEXT_TIER = "next tier"
     END = "end"
 
@@ -63,10 +63,10 @@ class Row:
 TABLE: dict[Outcome, Row] = {
     Outcome.SUCCEEDED: Row(Then.END, Budget.NONE, "the training completed"),
     Outcome.RECLAIMED: Row(
-        Then.SAME_TIER, Budget.RECLAIMS, "AWS took the spot machine back", "max_reclaims, promote_after_reclaims"
+        Then.FIRST_CHOICE, Budget.RECLAIMS, "AWS took the spot machine back", "max_reclaims, promote_after_reclaims"
     ),
     Outcome.HOST_LOST: Row(
-        Then.SAME_TIER,
+        Then.FIRST_CHOICE,
         Budget.INFRASTRUCTURE,
         "the machine went away, not by a spot reclaim",
         "max_infrastructure_failures",
@@ -76,7 +76,7 @@ TABLE: dict[Outcome, Row] = {
         Then.END, Budget.NONE, "no machine of the queue can hold the job", "the job definition's vCPUs, memory and GPUs"
     ),
     Outcome.START_FAILED: Row(
-        Then.SAME_TIER, Budget.INFRASTRUCTURE, "the container did not start", "max_infrastructure_failures"
+        Then.FIRST_CHOICE, Budget.INFRASTRUCTURE, "the container did not start", "max_infrastructure_failures"
     ),
     Outcome.MISCONFIGURED: Row(
         Then.END, Budget.NONE, "the set-up cannot work", "the named role, image, endpoint or entry point"
@@ -87,20 +87,20 @@ TABLE: dict[Outcome, Row] = {
     Outcome.TIMED_OUT: Row(Then.END, Budget.RETRIES, "the attempt ran into Batch's time-out", "the attempt time-out"),
     Outcome.USER_ERROR: Row(Then.END, Budget.RETRIES, "the training program failed", "the task's retries"),
     Outcome.STALLED: Row(
-        Then.SAME_TIER, Budget.INFRASTRUCTURE, "the training stood still", "max_infrastructure_failures"
+        Then.FIRST_CHOICE, Budget.INFRASTRUCTURE, "the training stood still", "max_infrastructure_failures"
     ),
-    Outcome.STOPPED_BY_US: Row(Then.SAME_TIER, Budget.NONE, "we stopped it"),
+    Outcome.STOPPED_BY_US: Row(Then.FIRST_CHOICE, Budget.NONE, "we stopped it"),
     Outcome.STOPPED_BY_OTHERS: Row(Then.END, Budget.NONE, "someone else terminated the job", "clear the task to go on"),
-    Outcome.SUPERSEDED: Row(Then.SAME_TIER, Budget.NONE, "another attempt took its place"),
+    Outcome.SUPERSEDED: Row(Then.FIRST_CHOICE, Budget.NONE, "another attempt took its place"),
     Outcome.INCOMPLETE: Row(
-        Then.SAME_TIER,
+        Then.FIRST_CHOICE,
         Budget.INFRASTRUCTURE,
         "the job ended without saying that the training was complete",
         "run.finish(), or success_object= for a plain image",
     ),
     Outcome.RESERVATION_ENDED: Row(Then.NEXT_TIER, Budget.NONE, "the reserved capacity ended"),
     Outcome.UNKNOWN: Row(
-        Then.SAME_TIER,
+        Then.FIRST_CHOICE,
         Budget.INFRASTRUCTURE,
         "the job ended for a reason we do not know",
         "max_infrastructure_failures",

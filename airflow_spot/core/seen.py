@@ -90,12 +90,14 @@ class AttemptSeen:
 class Seen:
     """What one look at the world showed.
 
+    :param readable_seconds: for how long this caller has been able to read the store without a break.
     :param tip: id of the checkpoint that the next pin would be; meaningful only where ``tip_read``.
     """
 
     now: datetime
     attempts: dict[int, AttemptSeen] = field(default_factory=dict)
     requests: tuple[Request, ...] = ()
+    readable_seconds: float = 0.0
     tip_read: bool = False
     tip: str | None = None
 

@@ -30,6 +30,7 @@ class Decision:
     """What to do, where, why in plain words, and when to look again.
 
     :param promote_at: the instant at which the rule would go to dependable capacity if nothing changed before.
+    :param alone: beside the live attempt nothing queued is wanted.
     """
 
     action: Action
@@ -37,6 +38,7 @@ class Decision:
     tier: str | None = None
     look_again: datetime | None = None
     promote_at: datetime | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,10 @@ class Snapshot:
     :param work_left_seconds: on the dependable tier, from the last committed checkpoint (C).
     :param changeover_seconds: what a move costs in time at worst (d).
     :param live_runs: the live attempt has reported a step, so its start-up is over.
+    :param live_left_seconds: work left at the rate of the live attempt's own tier.
+    :param live_uncommitted_seconds: since its last commit, or since its trainer began.
+    :param promotion_why: a promotion stands that was asked for, and why; None: none was.
+    :param promotion_tier: the tier it named, if it named one.
     :param barren: attempts in a row that ended without a new checkpoint.
     """
 
@@ -75,6 +81,8 @@ class Snapshot:
     on_infeasible: str = "promote"
     live: str | None = None
     live_runs: bool = False
+    live_left_seconds: float | None = None
+    live_uncommitted_seconds: float = 0.0
     queued: tuple[Queued, ...] = ()
     unusable: frozenset[str] = frozenset()
     last_tier: str | None = None
@@ -84,8 +92,8 @@ class Snapshot:
     attempts: int = 0
     reclaims: int = 0
     promote_after_reclaims: int | None = None
-    promotion: str | None = None
-    promotion_why: str = ""
+    promotion_why: str | None = None
+    promotion_tier: str | None = None
     stay_until: datetime | None = None
 
     @property
@@ -106,7 +114,7 @@ class Snapshot:
         return tuple(tier for tier in self.tiers if tier.name not in self.unusable)
 
     @property
-    def dependable(self) -> Tier | None:
+    def first_dependable(self) -> Tier | None:
         """Where a promotion goes first: the most preferred usable tier whose market is not spot."""
         return next((tier for tier in self.usable if tier.dependable), None)
 

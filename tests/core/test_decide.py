@@ -72,18 +72,62 @@ def test_a_training_spot_attempt_is_left_alone() -> None:
     assert decision.promote_at == NOW + timedelta(hours=49 - 48) - timedelta(minutes=15)
 
 
-def test_a_promotion_request_moves_a_live_spot_attempt() -> None:
-    """A person's or sensor's promotion moves a training that runs on spot, once."""
-    asked = shot(live="spot", live_runs=True, promotion="reserved", promotion_why="deadline sensor")
-    assert (Action.MOVE, "reserved") == (decide(POLICY, asked).action, decide(POLICY, asked).tier)
-    running = replace(asked, queued=(Queued(tier="reserved"),))
-    assert decide(POLICY, running).action is Action.KEEP
+def test_a_promotion_brings_its_standby_to_a_machine_first() -> None:
+    """A promotion of a running attempt: the next one is started, and only when it runs is the first asked to leave."""
+    asked = shot(live="spot", live_runs=True, promotion_why="deadline sensor")
+    waiting = replace(asked, queued=(Queued(tier="reserved", waited_seconds=60),))
+    standing_by = replace(asked, queued=(Queued(tier="reserved", runs=True),))
+    decisions = [decide(POLICY, shot_) for shot_ in (asked, waiting, standing_by)]
+    assert [Action.START, Action.KEEP, Action.MOVE] == [decision.action for decision in decisions]
+    assert "reserved" == decisions[0].tier
+
+
+def test_a_standby_that_gets_no_machine_is_joined_by_the_next_tier() -> None:
+    """A reservation that gives nothing for max_wait: on-demand is asked as well, and spot trains on."""
+    asked = shot(live="spot", live_runs=True, promotion_why="x", queued=(Queued(tier="reserved", waited_seconds=1200),))
+    assert (Action.START, "on_demand") == (decide(POLICY, asked).action, decide(POLICY, asked).tier)
+
+
+def test_a_withdrawn_promotion_leaves_the_live_attempt_alone() -> None:
+    """What was queued for a promotion that nobody wants any more is not wanted beside a live attempt."""
+    assert decide(POLICY, shot(live="spot", live_runs=True, queued=(Queued(tier="reserved"),))).alone
 
 
 def test_on_dependable_capacity_nothing_is_promoted() -> None:
     """Once live on a dependable tier there is nothing to promote and no instant for it."""
-    decision = decide(POLICY, shot(left_hours=49, live="on_demand", promotion="reserved"))
+    decision = decide(POLICY, shot(left_hours=49, live="on_demand", promotion_why="x"))
     assert (Action.KEEP, None) == (decision.action, decision.promote_at)
+
+
+def test_a_promotion_that_names_a_tier_stands_until_that_one_is_live() -> None:
+    """On the reservation, a promotion to on-demand is still to be made."""
+    asked = shot(live="reserved", live_runs=True, promotion_why="x", promotion_tier="on_demand")
+    assert (Action.START, "on_demand") == (decide(POLICY, asked).action, decide(POLICY, asked).tier)
+
+
+def test_a_promotion_never_goes_to_an_impossible_tier() -> None:
+    """Batch refused the named tier: another dependable one is taken, and with none left spot goes on."""
+    asked = shot(live="spot", promotion_why="x", promotion_tier="on_demand", unusable=frozenset({"on_demand"}))
+    assert "reserved" == decide(POLICY, asked).tier
+    none = replace(asked, unusable=frozenset({"on_demand", "reserved"}))
+    assert Action.KEEP is decide(POLICY, none).action
+    assert Action.KEEP is decide(POLICY, replace(none, unusable=frozenset({"spot", "on_demand", "reserved"}))).action
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("starting", {"live_runs": False}),
+        ("slow", {"live_runs": True, "live_left_seconds": 60 * 3600}),
+        ("nothing committed", {"live_runs": True, "live_uncommitted_seconds": 901}),
+    ],
+)
+def test_a_live_spot_attempt_that_endangers_the_deadline_is_moved(case: str, changes: dict[str, object]) -> None:
+    """One changeover before the work no longer fits, an attempt that does not train well is moved (design 6)."""
+    at_last = shot(left_hours=48.25, live="spot", **changes)
+    assert (case, Action.START) == (case, decide(POLICY, at_last).action)
+    assert "one changeover" in decide(POLICY, at_last).reason
+    assert Action.KEEP is decide(POLICY, shot(left_hours=48.3, live="spot", **changes)).action
 
 
 def test_max_wait_asks_the_next_tier_as_well() -> None:
@@ -140,7 +184,7 @@ def test_a_storm_of_reclaims_backs_off() -> None:
     )
     assert decide(POLICY, replace(storm, barren=1)).action is Action.START
     assert decide(POLICY, replace(storm, barren=12)).look_again == NOW + timedelta(seconds=600)
-    assert decide(POLICY, replace(storm, promotion="on_demand")).action is Action.START
+    assert decide(POLICY, replace(storm, promotion_why="x")).action is Action.START
 
 
 def test_a_person_can_hold_back_a_promotion() -> None:

@@ -230,3 +230,37 @@ def test_old_attempts_leave_the_record(world: World) -> None:
     assert len(world.record.attempts) <= 21
     assert attempts.outcome(world.store, 1) is not None
     assert 24 == world.record.counters.total_reclaims
+
+
+def test_a_persons_stop_stands_over_an_automatic_one(world: World) -> None:
+    """Stopped by Airflow, then by a person: the next try does not undo it."""
+    world.open()
+    world.advance()
+    engine.stop(world.store, world.backend, who="trigger", why="time-out")
+    report = engine.stop(world.store, world.backend, who="ann", why="no budget", by_person=True)
+    assert (True, True) == (report.stopped, world.record.desired.by_person)
+    with pytest.raises(StoppedByPerson):
+        world.open(try_number=2)
+
+
+def test_a_persons_stop_between_two_tries_is_heeded(world: World) -> None:
+    """The trainer failed and Airflow will retry; a stop in between holds."""
+    world.open()
+    agent = world.go_live(1)
+    agent.end(exit_code=1, new_steps=1)
+    world.until(lambda rec: rec.result is not None)
+    engine.stop(world.store, world.backend, who="ann", why="enough", by_person=True)
+    with pytest.raises(StoppedByPerson):
+        world.open(try_number=2)
+
+
+def test_a_stop_request_of_an_older_try_is_ignored(world: World) -> None:
+    """A stop that was left for try 1 does not stop try 2, and one that no person made is no person's."""
+    world.open()
+    requests.post(world.store, requests.new_request("stop", who="trigger", try_number=1))
+    world.open(try_number=2)
+    world.advance(world.loop(try_number=2))
+    assert "running" == world.record.desired.state
+    requests.post(world.store, requests.new_request("stop", who="trigger", try_number=2))
+    world.advance(world.loop(try_number=2))
+    assert ("stopped", False) == (world.record.desired.state, world.record.desired.by_person)
