@@ -57,17 +57,17 @@ def promote(reach: where.Reach, *, tier: str | None, why: str) -> Answer:
 
 
 def _tier(record: Record, wanted: str | None) -> str:
+    """Return the name of the tier that a promotion goes to, of those that the loop takes."""
     spec = facts.spec_of(record)
-    tiers = spec.tiers if spec else ()
-    if wanted is None:
-        name = next((tier.name for tier in tiers if tier.dependable), None)
-        if spec is not None and name is None:
-            raise ConfigurationError("this training run has only spot tiers; there is none to promote it to")
-        return name or "dependable capacity"
-    if spec is not None and spec.tier(wanted) is None:
-        known = ", ".join(tier.name for tier in tiers)
-        raise ConfigurationError(f"--tier={wanted}: this training run has the tiers {known}")
-    return wanted
+    if spec is None:
+        return wanted or "dependable capacity"
+    dependable = [tier.name for tier in spec.tiers if tier.dependable]
+    if not dependable:
+        raise ConfigurationError("this training run has only spot tiers; there is none to promote it to")
+    if wanted is not None and wanted not in dependable:
+        fault = "is a spot tier" if spec.tier(wanted) else "is no tier of this training run"
+        raise ConfigurationError(f"--tier={wanted} {fault}; it can be promoted to: {', '.join(dependable)}")
+    return wanted or dependable[0]
 
 
 def stop(reach: where.Reach, *, why: str) -> Answer:

@@ -37,23 +37,32 @@ Names = Annotated[
     list[str],
     typer.Argument(
         metavar="DAG_ID RUN_ID TASK_ID | RUN_DIRECTORY",
-        help="A run directory is a URI, or the run key that 'airflow-spot runs' shows.",
+        help="As Airflow shows them; or the run directory: its URI, or its run key as 'airflow-spot runs' shows it.",
     ),
 ]
-MapIndex = Annotated[int | None, typer.Option("--map-index", help="Of a mapped task.", min=0)]
+MapIndex = Annotated[int | None, typer.Option("--map-index", help="Which one of a mapped task.", min=0)]
 RunRoot = Annotated[
-    str | None, typer.Option("--run-root", help="Else $AIRFLOW_SPOT_RUN_ROOT, else Airflow's [airflow_spot] run_root.")
+    str | None,
+    typer.Option(
+        "--run-root",
+        help="Where the run directories lie, such as s3://bucket/prefix; else $AIRFLOW_SPOT_RUN_ROOT, "
+        "else Airflow's [airflow_spot] run_root.",
+    ),
 ]
 Connection = Annotated[
     str | None,
     typer.Option(
-        "--aws-conn-id", envvar="AIRFLOW_SPOT_AWS_CONN_ID", help="Airflow connection; else the AWS environment."
+        "--aws-conn-id",
+        envvar="AIRFLOW_SPOT_AWS_CONN_ID",
+        help="Airflow connection to reach AWS by; else the AWS environment.",
     ),
 ]
-Region = Annotated[str | None, typer.Option("--region", help="AWS region.")]
-Endpoint = Annotated[str | None, typer.Option("--endpoint-url", help="Of a local cloud, without Airflow.")]
+Region = Annotated[str | None, typer.Option("--region", help="AWS region; else $AWS_DEFAULT_REGION or the profile's.")]
+Endpoint = Annotated[
+    str | None, typer.Option("--endpoint-url", help="Where a local cloud answers; else $AWS_ENDPOINT_URL.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Why = Annotated[str, typer.Option("--why", help="Kept in the record and shown to others.")]
+Why = Annotated[str, typer.Option("--why", help="The reason, kept in the record and shown to others.")]
 
 
 def run(argv: list[str], *, connect: Connect = where.connect) -> int:
@@ -210,7 +219,9 @@ def promote(
     context: typer.Context,
     names: Names,
     map_index: MapIndex = None,
-    tier: Annotated[str | None, typer.Option("--tier", help="Its name; else the first tier that is not spot.")] = None,
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="Name of the tier to move to; else the first that is not spot.")
+    ] = None,
     why: Why = "asked for on the command line",
     run_root: RunRoot = None,
     aws_conn_id: Connection = None,
@@ -250,9 +261,12 @@ def stop(
 def orphans(
     context: typer.Context,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", help="Job queue to search; repeat it. Else those the records name.")
+        list[str] | None,
+        typer.Option("--queue", help="Job queue to search, may be repeated; else those that the records name."),
     ] = None,
-    older_than: Annotated[str, typer.Option("--older-than", help="Age of a lease that nobody renews.")] = "1h",
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="How long nobody has waited for a training run, such as 1h.")
+    ] = "1h",
     end: Annotated[bool, typer.Option("--end", help="Terminate what is listed.")] = False,
     run_root: RunRoot = None,
     aws_conn_id: Connection = None,

@@ -1,8 +1,9 @@
 """``airflow-spot orphans``: jobs that live on though nobody in Airflow waits for them.
 
 Two ways lead to them: from the records (the training run has ended, or its lease was not renewed), and from the job
-queues (a job that names a run directory whose record does not know it). A job is ended only after DescribeJobs
-has shown our run directory and attempt in its environment.
+queues (a job that names a run directory whose record does not know it, or does not want it). A job whose id was never
+learnt is found by its name, which follows from run directory and attempt. A job is ended only after DescribeJobs has
+shown our run directory and attempt in its environment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_spot.cli import facts, where
 from airflow_spot.durations import words
 from airflow_spot.errors import ContractError
-from airflow_spot.rundir.values import Record
+from airflow_spot.rundir.values import AttemptState, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,10 +72,11 @@ def find(reach: where.Reach, *, queues: Iterable[str] = (), older_than: timedelt
     records = {f"{reach.uri}/{key}": record for key, record in where.records(reach.store, keys)}
     read = {uri: record for uri, record in records.items() if isinstance(record, Record)}
     found: dict[str, Orphan] = {}
-    for uri, record in read.items():
-        found |= {orphan.job.ref: orphan for orphan in _of_record(reach, uri, record, now, older_than)}
+    idle = {uri: _why(reach, uri, record, now, older_than) for uri, record in read.items() if _pending(record)}
+    for uri, why in idle.items():
+        found |= {orphan.job.ref: orphan for orphan in _of_record(reach, uri, read[uri], why)}
     for queue in sorted(set(queues) or _queues(read.values())):
-        for orphan in _of_queue(reach, queue, records):
+        for orphan in _of_queue(reach, queue, records, idle):
             found.setdefault(orphan.job.ref, orphan)
     return sorted(found.values(), key=lambda orphan: (orphan.uri, orphan.attempt, orphan.job.ref))
 
@@ -83,13 +85,19 @@ def _queues(records: Iterable[Record]) -> set[str]:
     return {tier.job_queue for record in records if (spec := facts.spec_of(record)) for tier in spec.tiers}
 
 
-def _of_record(reach: where.Reach, uri: str, record: Record, now: datetime, older_than: timedelta) -> Iterator[Orphan]:
-    pending = [attempt for attempt in record.attempts if not attempt.terminal]
-    why = _why(reach, uri, record, now, older_than) if pending else ""
-    if not why:
-        return
-    for attempt in pending:
-        for job in _jobs(reach, attempt):
+def _pending(record: Record) -> list[Attempt]:
+    return [attempt for attempt in record.attempts if not attempt.terminal]
+
+
+def _of_record(reach: where.Reach, uri: str, record: Record, why: str) -> Iterator[Orphan]:
+    """Return the jobs of a training run that nobody waits for.
+
+    :param why: empty where somebody does.
+    """
+    from airflow_spot.engine import is_ours
+
+    for attempt in _pending(record) if why else ():
+        for job in _jobs(reach, uri, record, attempt):
             yield Orphan(
                 job=job,
                 uri=uri,
@@ -97,7 +105,7 @@ def _of_record(reach: where.Reach, uri: str, record: Record, now: datetime, olde
                 why=why,
                 record=record,
                 abandoned=record.result is None,
-                ours=_is_ours(job, uri, attempt.number),
+                ours=is_ours(job, uri, attempt.number),
             )
 
 
@@ -123,42 +131,72 @@ def _never_leased(record: Record, now: datetime, older_than: timedelta) -> str:
     return "it has no lease: nobody in Airflow waits for it"
 
 
-def _jobs(reach: where.Reach, attempt: Attempt) -> list[JobSeen]:
+def _jobs(reach: where.Reach, uri: str, record: Record, attempt: Attempt) -> list[JobSeen]:
     """Return the jobs of an attempt that are not terminal: by id, or by name where the id was never learnt."""
+    from airflow_spot.batch.requests import job_name
+
     if attempt.ref is not None:
         seen = list(reach.backend.describe([attempt.ref]).values())
-    elif attempt.job_name and attempt.job_queue:
-        seen = reach.backend.find(attempt.job_name, attempt.job_queue)
+    elif attempt.job_queue:
+        name = attempt.job_name or job_name(uri, record.run_key, attempt.number)
+        seen = reach.backend.find(name, attempt.job_queue)
     else:
         seen = []
     return [job for job in seen if not job.terminal]
 
 
-def _of_queue(reach: where.Reach, queue: str, records: dict[str, Record | ContractError]) -> Iterator[Orphan]:
+def _of_queue(
+    reach: where.Reach, queue: str, records: dict[str, Record | ContractError], idle: dict[str, str]
+) -> Iterator[Orphan]:
+    """Return the jobs of a queue that name a run directory below the run root and are not wanted there."""
     from airflow_spot.batch.requests import ENV_ATTEMPT, ENV_RUN
 
     refs = list(_listed(reach, queue))
     for start in range(0, len(refs), _PAGE):
         for job in reach.backend.describe(refs[start : start + _PAGE]).values():
-            uri, attempt = job.environment.get(ENV_RUN, "").rstrip("/"), job.environment.get(ENV_ATTEMPT, "")
+            uri, attempt = job.environment.get(ENV_RUN, ""), job.environment.get(ENV_ATTEMPT, "")
             if job.terminal or not uri.startswith(f"{reach.uri}/") or not attempt.isdecimal():
                 continue
             record = records.get(uri)
-            if not isinstance(record, ContractError) and (why := _unknown(reach, job, uri, int(attempt), record)):
-                yield Orphan(job=job, uri=uri, attempt=int(attempt), why=why, record=record)
+            if isinstance(record, ContractError):
+                continue
+            why = _unknown(reach, job, uri, int(attempt), record, idle.get(uri, ""))
+            if why:
+                yield Orphan(
+                    job=job,
+                    uri=uri,
+                    attempt=int(attempt),
+                    why=why,
+                    record=record,
+                    abandoned=bool(idle.get(uri)) and record is not None and record.result is None,
+                )
 
 
-def _unknown(reach: where.Reach, job: JobSeen, uri: str, number: int, record: Record | None) -> str:
-    """Return why a record does not know a job, or nothing where it does or soon will."""
+def _unknown(reach: where.Reach, job: JobSeen, uri: str, number: int, record: Record | None, idle: str) -> str:
+    """Return why a record does not want a job, or nothing where it does or soon will.
+
+    :param idle: why nobody waits for the training run's jobs; empty where somebody does.
+    """
     if record is None:
         return "its run directory holds no record"
     attempt = next((one for one in record.attempts if one.number == number), None)
     if attempt is None:
         # Written between our reading of the records and of the queue: its intent is in the record by now.
         return "" if number >= record.next_attempt else f"the record does not know attempt {number}"
-    if attempt.ref in (None, job.ref) or _claimed(reach, uri, number) == job.ref:
+    if attempt.ref is None:
+        return idle or _given_up(attempt)
+    if job.ref == attempt.ref or _claimed(reach, uri, number) == job.ref:
         return ""
     return f"attempt {number} is job {attempt.ref}, not this one"
+
+
+def _given_up(attempt: Attempt) -> str:
+    """Return why the job of an attempt without an id is not wanted, or nothing where it may still be adopted."""
+    if attempt.state is AttemptState.UNRESOLVED:
+        return f"the reply to the submit of attempt {attempt.number} was lost, and training went on without it"
+    if attempt.state is AttemptState.ENDED:
+        return f"the record holds no job of attempt {attempt.number}, which has ended"
+    return ""
 
 
 def _claimed(reach: where.Reach, uri: str, number: int) -> str | None:
@@ -184,13 +222,6 @@ def _listed(reach: where.Reach, queue: str) -> Iterator[str]:
             if not reply.get("nextToken"):
                 break
             page = {"nextToken": reply["nextToken"]}
-
-
-def _is_ours(job: JobSeen, uri: str, attempt: int) -> bool:
-    from airflow_spot.batch.requests import ENV_ATTEMPT, ENV_RUN
-
-    environment = job.environment
-    return environment.get(ENV_RUN, "").rstrip("/") == uri and environment.get(ENV_ATTEMPT) == str(attempt)
 
 
 def end(reach: where.Reach, orphan: Orphan) -> dict[str, Any]:

@@ -200,14 +200,21 @@ def test_promote_posts_a_request_of_the_present_generation(place: Place, capsys)
     assert "@" in request.who
 
 
-def test_promote_to_a_named_tier(place: Place, capsys) -> None:
-    """--tier names a tier of the training run; another name is refused with those there are."""
+@pytest.mark.parametrize(
+    ("tier", "sentence"),
+    [
+        ("spot", "--tier=spot is a spot tier; it can be promoted to: on_demand"),
+        ("gold", "--tier=gold is no tier of this training run; it can be promoted to: on_demand"),
+    ],
+)
+def test_promote_to_a_named_tier(place: Place, capsys, tier: str, sentence: str) -> None:
+    """--tier names a dependable tier of the training run; another name is refused with those there are."""
     store = place.put(a_record())
     words = ["promote", "final", "manual__1", "train", "--run-root", place.uri, "--json"]
     assert place(*words, "--tier", "on_demand") == 0
     assert json.loads(capsys.readouterr().out)["request"]["tier"] == "on_demand"
-    assert place(*words, "--tier", "gold") == 2
-    assert "--tier=gold: this training run has the tiers spot, on_demand" in capsys.readouterr().err
+    assert place(*words, "--tier", tier) == 2
+    assert sentence in capsys.readouterr().err
     assert len(requests.pending(store, ())) == 1
 
 

@@ -185,6 +185,50 @@ def test_an_attempt_whose_id_was_never_learnt_is_found_by_name(
     assert (row["job"], row["attempt"]) == (job, 3)
 
 
+@pytest.mark.parametrize("written", ["", "train-3"])
+def test_a_name_that_was_never_written_follows_from_the_attempt(
+    place: Place, batch: FakeBatch, capsys, set_clock: Callable[[datetime], None], written: str
+) -> None:
+    """A job without a name in the record, or under another one than there, is found and ended all the same."""
+    set_clock(OLD)
+    key = a_record().run_key
+    job = submit(place, batch, key, attempt=3)
+    lost = training(3, state=AttemptState.INTENDED, ref=None, job_name=written, job_queue="spot")
+    value = a_record(spec=codec.encode(SPEC), attempts=(reclaimed(), lost), next_attempt=4)
+    place.put(value)
+    code, (row,) = orphans(place, capsys, "--end")
+    assert (code, row["job"], row["done"]) == (0, job, "terminated")
+    assert row["why"].startswith("nobody in Airflow has waited for it")
+    assert status(batch, job) == "FAILED"
+    loaded = record.load(place.at(value))
+    assert loaded is not None
+    assert loaded.record.desired.state == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (AttemptState.UNRESOLVED, "the reply to the submit of attempt 3 was lost, and training went on without it"),
+        (AttemptState.ENDED, "the record holds no job of attempt 3, which has ended"),
+    ],
+)
+def test_a_job_that_came_to_light_late_is_an_orphan_though_somebody_waits(
+    place: Place, batch: FakeBatch, capsys, state: AttemptState, why: str
+) -> None:
+    """The job of an attempt that was given up is not adopted any more: it is ended, and the training run goes on."""
+    value = a_record(spec=codec.encode(SPEC))
+    job = submit(place, batch, value.run_key, attempt=3)
+    lost = training(3, state=state, ref=None, job_queue="spot", terminal=state is AttemptState.ENDED)
+    value = replace(value, attempts=(reclaimed(), lost), next_attempt=4)
+    place.put(value)
+    code, (row,) = orphans(place, capsys, "--end")
+    assert (code, row["job"], row["why"]) == (0, job, why)
+    assert status(batch, job) == "FAILED"
+    loaded = record.load(place.at(value))
+    assert loaded is not None
+    assert loaded.record.desired.state == "running"
+
+
 def test_a_job_that_does_not_name_its_attempt_is_left_alone(
     place: Place, batch: FakeBatch, capsys, set_clock: Callable[[datetime], None]
 ) -> None:
@@ -306,3 +350,28 @@ def test_the_loop_does_what_a_person_asks(
     assert isinstance(answer, engine.Finished)
     assert place("watch", *names, "--json") == 4
     assert "STOPPED_BY_US" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("result", [None, SUCCEEDED])
+def test_a_lost_reply_and_a_loop_that_died(
+    place: Place, batch: FakeBatch, capsys, set_clock: Callable[[datetime], None], result: Result | None
+) -> None:
+    """A job that ListJobs showed too late is found a day after the last look, with and without a result."""
+    waiting = Waiting(place, batch, set_clock)
+    batch.faults.lose_reply["SubmitJob"] = 1
+    batch.faults.list_delay = 3600
+    waiting.look(20)
+    loaded = record.load(waiting.store)
+    assert loaded is not None
+    first, second = loaded.record.attempts
+    assert (first.state, first.ref, second.ref is None) == (AttemptState.UNRESOLVED, None, False)
+    record.save(waiting.store, replace(loaded.record, result=result), loaded.etag)
+    batch.advance(24 * 3600)
+    batch.faults.list_delay = 0
+    code, rows = orphans(place, capsys)
+    assert (code, [row["attempt"] for row in rows]) == (4, [1, 2])
+    assert {row["ours"] for row in rows} == {True}
+    assert orphans(place, capsys, "--end")[0] == 0
+    batch.advance(60)
+    assert {state for _, state in waiting.jobs()} == {"ended"}
+    assert orphans(place, capsys) == (0, [])
