@@ -123,7 +123,7 @@ class Directory:
             log.info("the trainer removed a file while step %d was being staged: %s", step, error)
             return
         except (SpotError, OSError) as error:
-            log.warning("step %d could not be saved: %s", step, error)
+            log.warning("while step %d was being saved: %s", step, error)
         self._taken, self._step = found, step
         self._session.saved_early()
         if found.step is None and not self._session.reported:
@@ -139,9 +139,10 @@ class Directory:
             return
         now = look(self._path, None, self._step_from)
         found = candidate(now, self._before, self._rules, ended=clean and self._rules.complete is None)
-        if found is None or (self._taken is not None and dict(found.files) == dict(self._taken.files)):
+        same = found is not None and self._taken is not None and dict(found.files) == dict(self._taken.files)
+        if found is None or (same and not self._saver.lost):
             return
-        step = self._next_step(found)
-        if self._taken is not None and step <= self._step:
+        step = self._step if same else self._next_step(found)
+        if not same and self._taken is not None and step <= self._step:
             step = self._step + 1
         self._take(found, step)

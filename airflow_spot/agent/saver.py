@@ -54,6 +54,7 @@ class Save:
     """A staged save on its way."""
 
     staged: Staged
+    number: int
     step: int
     total_steps: int | None = None
     world_size: int = 1
@@ -99,6 +100,8 @@ class Saver:
         self._closed = False
         self._tally = Tally()
         self._failure: SpotError | None = None
+        self._count = self._newest_stored = 0
+        self._newest_lost = (0, "")
         self._line: tuple[str, ...] = ()
         self._reuse: tuple[FileEntry, ...] = ()
         self._took: deque[float] = deque(maxlen=3)
@@ -127,9 +130,10 @@ class Saver:
         :raises OSError: the files cannot be staged.
         """
         begun = self._clock()
-        staged = self._stage.take(directory, sorted(names) if names is not None else None)
+        number, staged = self._staged(directory, names, step)
         save = Save(
             staged=staged,
+            number=number,
             step=step,
             total_steps=total_steps,
             world_size=world_size,
@@ -144,6 +148,19 @@ class Saver:
             dropped.staged.discard()
         self.raise_failure()
 
+    def _staged(self, directory: Path, names: Mapping[str, object] | None, step: int) -> tuple[int, Staged]:
+        with self._wake:
+            self._count += 1
+            number = self._count
+        try:
+            return number, self._stage.take(directory, sorted(names) if names is not None else None)
+        except (SpotError, OSError) as error:
+            # A trainer that knows nothing of us may remove an old checkpoint at any moment: that loses nothing.
+            if names is None or not isinstance(error, FileNotFoundError):
+                self._note_failure(error)
+                self._note_lost(number, step, error)
+            raise
+
     def raise_failure(self) -> None:
         """Raise what failed for good since this was last asked."""
         with self._wake:
@@ -156,6 +173,13 @@ class Saver:
         """Whether a save is not in the store yet."""
         with self._wake:
             return self._next is not None or self._current is not None
+
+    @property
+    def lost(self) -> str:
+        """What was not stored and why, where the newest save failed for good; empty once a later one is stored."""
+        with self._wake:
+            number, what = self._newest_lost
+            return what if number > self._newest_stored else ""
 
     @property
     def tally(self) -> Tally:
@@ -236,6 +260,7 @@ class Saver:
         with self._wake:
             self._current = None
             if manifest is not None:
+                self._newest_stored = save.number
                 self._line = (manifest.checkpoint, *self._line)
                 self._reuse = manifest.files
                 self._tally = replace(
@@ -253,8 +278,18 @@ class Saver:
         log.warning("step %d is not saved%s: %s", save.step, "" if for_good else " yet, it is tried again", error)
         if isinstance(error, CheckpointDamaged):
             self._stage.copy_all = True
+        self._note_failure(error)
+        if for_good and not isinstance(error, Fenced):
+            self._note_lost(save.number, save.step, error)
         with self._wake:
-            self._tally = replace(self._tally, failed=self._tally.failed + 1, last_error=str(error)[:500])
             # A fenced trainer is about to be stopped, and a rewritten file is about to be saved again.
             if for_good and not isinstance(error, (Fenced, CheckpointDamaged)):
                 self._failure = error if isinstance(error, SpotError) else SpotError(str(error))
+
+    def _note_failure(self, error: Exception) -> None:
+        with self._wake:
+            self._tally = replace(self._tally, failed=self._tally.failed + 1, last_error=str(error)[:500])
+
+    def _note_lost(self, number: int, step: int, error: Exception) -> None:
+        with self._wake:
+            self._newest_lost = max(self._newest_lost, (number, f"step {step}: {str(error)[:500]}"))

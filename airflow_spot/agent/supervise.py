@@ -284,13 +284,18 @@ class Supervisor:
         if directory is not None and not fenced:
             directory.last(clean=code == 0 or (self._signalled and not trainer.by_signal))
         saved = not fenced and self._drain()
+        lost = self._saver.lost
         completed = code == 0 and saved and self._is_complete(session)
         artifacts, message = None, leaving.message if leaving else ""
         if completed and self.settings.commits:
             artifacts, problem = self._artifacts(session)
             completed, message = not problem, problem or message
-        if not (saved or fenced):
-            message = f"the last save did not get into the store: {self._saver.tally.last_error}"
+        if lost or not (saved or fenced):
+            # A model that is stored proves the end of the training; with neither model nor save nothing does.
+            completed = completed and artifacts is not None
+            what = f"the last save did not get into the store: {lost or self._saver.tally.last_error}"
+            log.error("%s", what)
+            message = f"{message}; {what}" if message else what
         return self._end(code, completed=completed, artifacts=artifacts, message=message)
 
     def _clear_away(self, trainer: Trainer) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from uuid import uuid4
 
@@ -239,5 +241,64 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 def gate(s3: str) -> Iterator[Gate]:
     """The way from the jobs to the store."""
     found = Gate(s3)
+    yield found
+    found.stop()
+
+
+class Policy:
+    """A way to the store that refuses some writes, as a bucket policy does."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.denied: tuple[str, ...] = ()
+        policy, target = self, endpoint.removeprefix("http://")
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _pass(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, headers, data = self._answer(body)
+                self.send_response_only(status)
+                for name, value in headers:
+                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                        self.send_header(name, value)
+                if self.command != "HEAD":
+                    headers = [("Content-Length", str(len(data)))]
+                for name, value in headers:
+                    if name.lower() == "content-length":
+                        self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def _answer(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+                if self.command in ("PUT", "POST") and any(part in self.path for part in policy.denied):
+                    return 403, [], b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+                onward = http.client.HTTPConnection(target, timeout=10)
+                try:
+                    onward.request(self.command, self.path, body, dict(self.headers))
+                    reply = onward.getresponse()
+                    return reply.status, reply.getheaders(), reply.read()
+                finally:
+                    onward.close()
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass  # noqa: N815 - names that the server looks for
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def policy(s3: str) -> Iterator[Policy]:
+    """The way from the jobs to the store, with a policy of its own."""
+    found = Policy(s3)
     yield found
     found.stop()

@@ -9,7 +9,7 @@ import pytest
 from airflow_spot.agent import saver as saving
 from airflow_spot.agent.saver import Saver
 from airflow_spot.agent.staging import Stage
-from airflow_spot.errors import CheckpointDamaged, StoreDenied, StoreUnavailable
+from airflow_spot.errors import CheckpointDamaged, ConfigurationError, StoreDenied, StoreUnavailable
 from airflow_spot.rundir import checkpoints
 from airflow_spot.rundir.checkpoints import Fenced
 from airflow_spot.rundir.store import open_store
@@ -107,6 +107,40 @@ def test_a_save_that_fails_for_good_is_raised_once(bench):
     bench.save(3)
     bench.wait()
     assert bench.steps == [2, 3]
+
+
+def test_the_newest_save_is_lost_until_a_later_one_is_stored(bench):
+    """What failed for good is named, with its step; a commit of a later save settles it."""
+    bench.failures = [StoreDenied("403")]
+    bench.save(1)
+    bench.wait()
+    assert bench.saver.lost == "step 1: 403"
+    with pytest.raises(StoreDenied):
+        bench.save(2)
+    bench.wait()
+    assert bench.saver.lost == ""
+
+
+def test_a_save_that_cannot_be_staged_is_lost_too(bench, tmp_path):
+    """It counts as failed, and the commit of an earlier save does not hide it."""
+    bench.gate.clear()
+    bench.save(1)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigurationError):
+        bench.saver.take(tmp_path / "empty", step=2)
+    bench.gate.set()
+    bench.wait()
+    assert bench.steps == [1]
+    assert bench.saver.tally.failed == 1
+    assert bench.saver.lost.startswith("step 2: ")
+
+
+def test_a_fenced_save_is_not_lost(bench):
+    """Another attempt goes on with the training: nothing to say."""
+    bench.fenced = True
+    bench.save(1)
+    bench.wait()
+    assert bench.saver.lost == ""
 
 
 def test_a_fault_of_ours_surfaces_too(bench):

@@ -296,6 +296,46 @@ def test_depth_1_commits_complete_siblings_and_resumes_under_the_same_names(trai
     assert training.end(2).artifacts is not None
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_last_save_that_is_refused_is_not_completion(training, policy, depth):
+    """Exit 0 with nothing in the store: never completed, and the end file says what is missing and why."""
+    policy.denied = ("/checkpoints/", "/artifacts/")
+    training.write(training.entry())
+    job = training.start(ONE_FILE if depth == 1 else ONE_SAVE, AWS_ENDPOINT_URL=policy.url)
+    assert job.wait() == 74
+    end = training.end()
+    assert (end.exit_code, end.completed, end.interrupted, end.committed) == (0, False, False, None)
+    assert "the last save did not get into the store: step 7: " in end.message
+    assert "may not write" in end.message
+
+
+def test_a_stored_model_completes_though_the_last_save_was_refused(training, policy):
+    """The model is what the training was for; that its last checkpoint is not stored is said."""
+    policy.denied = ("/checkpoints/",)
+    training.write(training.entry())
+    assert training.start(ONE_SAVE, AWS_ENDPOINT_URL=policy.url).wait() == 0
+    end = training.end()
+    assert (end.completed, end.committed, end.artifacts is not None) == (True, None, True)
+    assert end.message.startswith("the last save did not get into the store: step 7: ")
+
+
+def test_refused_saves_show_in_the_heartbeat(training, policy):
+    """While training goes on, failures are counted and the last one is named; a later save makes it complete."""
+    policy.denied = ("/checkpoints/",)
+    training.write(training.entry())
+    job = training.start(FEW_FILES, "--save-interval", "0.3", AWS_ENDPOINT_URL=policy.url)
+    training.until(lambda: (beat := training.heartbeat()) is not None and beat.failed_saves > 0)
+    beat = training.heartbeat()
+    assert (beat.phase, beat.saves, beat.committed) == (Phase.TRAINING, 0, None)
+    assert "may not write" in beat.last_error
+    policy.denied = ()
+    (training.scratch / "job-1" / "go").touch()
+    assert job.wait() == 0
+    end = training.end()
+    assert (end.completed, end.message) == (True, "")
+    assert end.committed == checkpoints.present(training.store)[-1].id
+
+
 def test_training_goes_on_while_the_store_cannot_be_reached(training, gate):
     """A live attempt trains on through an outage, keeps its save, and commits it when the store is back."""
     training.write(training.entry())
@@ -409,4 +449,33 @@ for name in names:
         assert (target / name / "optimizer.bin").stat().st_size == 1000
 Path("found").write_text(" ".join(names))
 Path(os.environ["AIRFLOW_SPOT_OUTPUT_DIR"], "model.bin").write_bytes(b"done")
+"""
+
+ONE_FILE = """
+import os
+from pathlib import Path
+Path(os.environ["AIRFLOW_SPOT_CHECKPOINT_DIR"], "step-7.bin").write_bytes(b"x" * 100)
+"""
+
+# What a save's refusal raises is left to the agent: here it mostly comes after the trainer has gone.
+ONE_SAVE = """
+import contextlib, os
+from pathlib import Path
+from airflow_spot.agent import attach
+from airflow_spot.errors import SpotError
+run = attach()
+Path("save").mkdir()
+Path("save", "state").write_text("7")
+run.save("save", step=7, total_steps=7)
+with contextlib.suppress(SpotError):
+    run.finish(output="save")
+"""
+
+FEW_FILES = """
+import os, time
+from pathlib import Path
+target = Path(os.environ["AIRFLOW_SPOT_CHECKPOINT_DIR"])
+(target / "step-1.bin").write_bytes(b"1")
+while not Path("go").exists():
+    time.sleep(0.02)
 """
