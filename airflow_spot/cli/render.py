@@ -203,7 +203,8 @@ def closing_line(record: Record, *, also: Iterable[str] = (), zone: tzinfo | Non
     parts = [count(counters.total_reclaims, "reclaim"), f"{count(counters.lost_steps, 'step')} lost"]
     if (promoted := facts.promoted_at(record)) is not None:
         parts.append(f"promoted {promoted.astimezone(zone):%H:%M}")
-    if (early := facts.early(record)) is not None:
+    succeeded = record.result is not None and record.result.outcome == "SUCCEEDED"
+    if succeeded and (early := facts.early(record)) is not None:
         seconds = early.total_seconds()
         parts.append(f"done {words(abs(seconds))} {'early' if seconds >= 0 else 'late'}")
     return " · ".join([*parts, *also, *_compared_cost(record)])

@@ -64,6 +64,8 @@ def follow(reach: where.Reach, console: Console, *, interval: timedelta, sleep: 
             record, beats = seen
             now = where.now(reach.backend)
             picture.update(render.training_run(record, beats, now, uri=reach.uri, zone=None), refresh=True)
+    if not console.is_terminal:
+        console.line()  # what is not a terminal gets the last picture only, and no end of its line
     assert record is not None
     return record
 

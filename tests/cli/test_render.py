@@ -89,6 +89,12 @@ cost      $0.16 for 0.17 h of job time
     assert expected == text(render.training_run(ended, {}, NOW))
 
 
+def test_what_did_not_succeed_is_not_called_early() -> None:
+    """A training run that was stopped before its deadline has kept nothing."""
+    result = Result(outcome="STOPPED_BY_US", message="stopped by ada@host", generation=1, at=NOW)
+    assert render.closing_line(a_record(result=result)) == "1 reclaim · 20 steps lost"
+
+
 def test_the_closing_line_takes_what_a_demo_has_to_add() -> None:
     """What a caller adds stands before the cost; a late end is called late."""
     result = Result(

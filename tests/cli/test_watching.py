@@ -55,6 +55,8 @@ def test_follow_draws_until_the_end(place: Place) -> None:
     assert last.result is not None
     assert story.slept == [1.0, 1.0]
     assert "ended SUCCEEDED" in out.getvalue()
+    assert out.getvalue().endswith("\n")
+    assert not out.getvalue().endswith("\n\n")
 
 
 def test_follow_json_gives_a_document_for_each_change(place: Place) -> None:
