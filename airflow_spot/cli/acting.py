@@ -12,6 +12,7 @@ from airflow_spot.errors import ConfigurationError, StoreDenied
 from airflow_spot.rundir import codec
 
 if TYPE_CHECKING:
+    from airflow_spot.engine import StopReport
     from airflow_spot.errors import SpotError
     from airflow_spot.rundir.values import Record
 
@@ -91,12 +92,20 @@ def stop(reach: where.Reach, *, why: str) -> Answer:
         )
     except (RecordMoved, StoreDenied) as error:
         return _ask_to_stop(reach, record, why=why, error=error)
-    if record.result is not None and not report.terminated:
-        return _nothing_to_do(record, reach.uri)
+    if record.result is not None and report.stopped and not report.terminated:
+        return _after_the_end(reach, record, report)
     jobs = f"told to end: {', '.join(report.terminated)}" if report.terminated else "it had no job to end"
     first = "stopped" if record.result is None else f"it had {facts.standing(record)}"
     sentence = f"{first}; {jobs}" if report.stopped else f"not stopped: {report.why}"
     return Answer(done=report.stopped, sentence=sentence, document={"uri": reach.uri, **codec.encode(report)})
+
+
+def _after_the_end(reach: where.Reach, record: Record, report: StopReport) -> Answer:
+    """Return what a stop without a job to end has done: it may have forbidden the task's next try."""
+    if record.desired.by_person or not where.load(reach).record.desired.by_person:
+        return _nothing_to_do(record, reach.uri)
+    sentence = f"stopped: it had {facts.standing(record)}, and the task's own retries will not go on with it"
+    return Answer(done=True, sentence=sentence, document={"uri": reach.uri, **codec.encode(report)})
 
 
 def _ask_to_stop(reach: where.Reach, record: Record, *, why: str, error: SpotError) -> Answer:

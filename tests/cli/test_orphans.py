@@ -273,6 +273,20 @@ def test_stop_is_by_a_person_and_ends_the_jobs(place: Place, batch: FakeBatch, c
     assert json.loads(capsys.readouterr().out)["stopped"] is True
 
 
+def test_stop_between_two_tries_forbids_the_next(place: Place, capsys) -> None:
+    """A person also stops a failure that the task would retry; asked again there is nothing to do."""
+    failed = Result(outcome="USER_ERROR", message="exit code 1", generation=1, retryable=True)
+    value = a_record(spec=codec.encode(SPEC), attempts=(reclaimed(),), result=failed)
+    store = place.put(value)
+    words = ["stop", "final", "manual__1", "train", "--run-root", place.uri]
+    assert place(*words) == 0
+    assert "the task's own retries will not go on with it" in capsys.readouterr().out
+    loaded = record.load(store)
+    assert loaded is not None
+    assert (loaded.record.desired.state, loaded.record.desired.by_person) == ("stopped", True)
+    assert place(*words) == 4
+
+
 class ReadOnly(Store):
     """A store whose record we may read and not write."""
 
