@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_spot import engine
@@ -80,19 +79,6 @@ def test_a_caller_that_dies_after_each_effect_loses_nothing(training: Run, refer
     assert deaths >= 5
 
 
-def test_a_lost_reply_and_a_late_list_submit_nothing_twice(training: Run, reference: dict[str, Any]) -> None:
-    """SubmitJob is throttled, then its reply is lost while ListJobs is late: still one job."""
-    faults = training.cloud.faults
-    faults.throttle["SubmitJob"], faults.lose_reply["SubmitJob"], faults.list_delay = 1, 1, 3.0
-    try:
-        training.open()
-        training.call()
-        training.check_model(training.finish(), reference)
-    finally:
-        faults.list_delay = 0.0
-    assert len(training.jobs()) == 1, training.said
-
-
 def test_a_clear_while_training_hands_over_to_a_new_generation(training: Run, reference: dict[str, Any]) -> None:
     """A Clear in mid-training closes the live attempt; the next generation goes on from what it saved."""
     training.open()
@@ -153,27 +139,6 @@ def test_a_damaged_checkpoint_is_passed_over(training: Run, reference: dict[str,
     training.call()
     training.check_model(training.finish(), reference)
     assert training.record.bad == (newest.id,), training.said
-
-
-def test_a_deadline_in_the_past_goes_to_dependable_capacity(training: Run, reference: dict[str, Any]) -> None:
-    """A deadline that has passed is no error: the training is promoted at once and ends."""
-    training.open(deadline="2020-01-01T00:00:00+00:00", expected_seconds=10.0, changeover_seconds=2.0)
-    training.call()
-    training.check_model(training.finish(), reference)
-    assert [item.market for item in training.record.attempts] != ["spot"], training.said
-
-
-def test_a_drought_moves_on_after_max_wait(training: Run, reference: dict[str, Any]) -> None:
-    """Spot never comes: after max_wait the next tier trains, and the queued job does not stay behind."""
-    tiers = training.spec().tiers
-    training.cloud.drought("spot")
-    try:
-        training.open(tiers=(replace(tiers[0], max_wait_seconds=3.0), tiers[2]))
-        training.call()
-        training.check_model(training.finish(), reference)
-    finally:
-        training.cloud.drought("spot", on=False)
-    assert training.record.last_live == 2, training.said
 
 
 def test_an_agent_that_sleeps_past_a_move_counts_no_more(training: Run, reference: dict[str, Any]) -> None:
