@@ -285,7 +285,7 @@ def _completed(case: _Case) -> _Finding | None:
         return None
     count = interruptions(case.job)
     after = f" after {count} interruption{'s' if count > 1 else ''} inside Batch" if count else ""
-    return _Finding(Outcome.SUCCEEDED, f"The training completed{after}: its end file says so")
+    return _Finding(Outcome.SUCCEEDED, f"The training completed{after}: its end file says so{_also(case.end)}")
 
 
 def _agent_said(case: _Case) -> _Finding | None:
@@ -328,6 +328,11 @@ def _trainer_failed(case: _Case) -> _Finding | None:
 
 def _message(end: End) -> str:
     return f": {end.message}" if end.message else ""
+
+
+def _also(end: End) -> str:
+    """What went wrong beside a success, such as a last checkpoint that was not stored."""
+    return f"; {end.message}" if end.message else ""
 
 
 def _our_stop(case: _Case) -> _Finding | None:
