@@ -52,5 +52,8 @@ def stop_for(
             by_person=by_person,
         )
     except (record.RecordMoved, StoreDenied) as error:
-        requests.post(session.store, requests.new_request("stop", who=who, why=why, generation=generation))
+        request = requests.new_request(
+            "stop", who=who, why=why, generation=generation, by_person=by_person, try_number=try_number
+        )
+        requests.post(session.store, request)
         return engine.StopReport(stopped=False, why=f"a stop request was left, for the record was not written: {error}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.config import Config
 
 from airflow_spot import session
-from airflow_spot.errors import ConfigurationError
+from airflow_spot.errors import BatchUnavailable, ConfigurationError
 
 AWS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE",
        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")  # fmt: skip
@@ -149,6 +151,63 @@ def test_bucket_elsewhere(reply: dict[str, Any], region: str, monkeypatch: pytes
         region="us-east-1",
         endpoints={},
         verify=None,
-        config=None,
+        config=Config(),
+        making=threading.Lock(),
     )
     assert session.bucket_region(account, "b") == region
+
+
+def test_connection_s_own_client_config_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without botocore_config= the connection's config_kwargs hold."""
+    connection(monkeypatch, region_name="eu-west-1", config_kwargs={"read_timeout": 9})
+    made = session.connect("memory://x/run", aws_conn_id="gpu")
+    assert made.backend.clients.batch.meta.config.read_timeout == 9
+
+
+def test_what_worked_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that cannot be made anew ends no training: the old one goes on; also where its connection is gone."""
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    connection(monkeypatch, region_name="eu-west-1")
+    old = session.connect("memory://x/run", aws_conn_id="gpu")
+    monkeypatch.setattr(session, "KEEP_SECONDS", -1.0)
+    monkeypatch.delenv("AIRFLOW_CONN_GPU")
+    assert session.connect("memory://x/run", aws_conn_id="gpu").backend is old.backend
+
+
+def test_unanswered_role_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first session of a role that STS does not give now is an outage, never the end of a training."""
+    connection(
+        monkeypatch,
+        region_name="eu-west-1",
+        role_arn="arn:aws:iam::123456789012:role/r",
+        service_config={"sts": {"endpoint_url": "http://127.0.0.1:1"}},
+        config_kwargs={"retries": {"total_max_attempts": 1}},
+    )
+    with pytest.raises(BatchUnavailable, match="signing in to AWS"):
+        session.connect("memory://x/run", aws_conn_id="gpu")
+
+
+def test_no_connection_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one connection's session is being made, that of another is given at once."""
+    connection(monkeypatch, region_name="eu-west-1")
+    begun, held, make = threading.Event(), threading.Event(), session._make
+
+    def slow(*settings: Any) -> Any:
+        if settings[1] == "us-east-1":
+            begun.set()
+            held.wait(10)
+        return make(*settings)
+
+    monkeypatch.setattr(session, "_make", slow)
+    thread = threading.Thread(
+        target=session.connect, args=["memory://x/run"], kwargs={"aws_conn_id": "gpu", "region_name": "us-east-1"}
+    )
+    thread.start()
+    begun.wait(10)
+    other: list[Any] = []
+    second = threading.Thread(target=lambda: other.append(session.connect("memory://x/run", aws_conn_id="gpu")))
+    second.start()
+    second.join(5)
+    held.set()
+    thread.join(10)
+    assert [made.region for made in other] == ["eu-west-1"]

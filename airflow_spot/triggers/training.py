@@ -73,9 +73,10 @@ class Backoff:
 
         :param error: what :func:`airflow_spot.engine.advance` raised.
         """
-        from airflow_spot.errors import StoreDenied
+        from airflow_spot.errors import StoreError, StoreUnavailable
 
-        if isinstance(error, StoreDenied) and self.waited > DENIED_SECONDS:
+        refused = isinstance(error, StoreError) and not isinstance(error, StoreUnavailable)
+        if refused and self.waited > DENIED_SECONDS:
             raise error
         seconds = min(self.poll_seconds * 2.0**self.failures, MAX_BACKOFF_SECONDS)
         self.failures = min(self.failures + 1, 20)
@@ -85,9 +86,10 @@ class Backoff:
 
 def outages() -> tuple[type[Exception], ...]:
     """Return the errors that say nothing about the training, and are waited out."""
-    from airflow_spot.errors import BatchUnavailable, StoreDenied, StoreUnavailable
+    from airflow_spot.errors import BatchUnavailable, StoreError
+    from airflow_spot.rundir.record import RecordMoved
 
-    return BatchUnavailable, StoreUnavailable, StoreDenied
+    return BatchUnavailable, StoreError, RecordMoved
 
 
 class SpotTrainingTrigger(BaseTrigger):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_spot import engine, session
-from airflow_spot.errors import BatchUnavailable, ContractError, StoreDenied, StoreUnavailable
+from airflow_spot.errors import BatchUnavailable, ContractError, StoreDenied, StoreError, StoreUnavailable
 from airflow_spot.rundir import codec, record
+from airflow_spot.rundir.record import RecordMoved
 from airflow_spot.rundir.values import Result
 from airflow_spot.triggers import training
 from airflow_spot.triggers.training import Backoff, SpotTrainingTrigger, phase
@@ -109,11 +110,11 @@ async def test_superseded_ends_with_an_event(opened: Any, waits: list[float], mo
 async def test_outages_are_waited_out(opened: Any, waits: list[float], monkeypatch: Any) -> None:
     """No answer from Batch or the store decides nothing: the wait doubles, and starts anew after an answer."""
     done = engine.Finished(Result(outcome="SUCCEEDED", message="", generation=1), opened.record())
-    gone = [BatchUnavailable("no answer"), StoreUnavailable("no answer"), StoreDenied("403")]
+    gone = [BatchUnavailable("-"), StoreUnavailable("-"), StoreDenied("403"), StoreError("400"), RecordMoved("races")]
     steps(monkeypatch, *gone, engine.Waiting(7.0, opened.record()), BatchUnavailable("again"), done)
     assert len(await events(trigger())) == 1
-    assert waits[:3] == [5.0, 10.0, 20.0]
-    assert waits[4] == 5.0
+    assert waits[:5] == [5.0, 10.0, 20.0, 40.0, 80.0]
+    assert waits[6] == 5.0
 
 
 async def test_other_errors_fail_the_trigger(opened: Any, waits: list[float], monkeypatch: Any) -> None:
@@ -125,9 +126,11 @@ async def test_other_errors_fail_the_trigger(opened: Any, waits: list[float], mo
 
 def test_denial_is_waited_out_for_a_quarter_of_an_hour_only() -> None:
     """A policy that is being edited ends no training; one that stays does, and an outage never."""
-    denied, away = Backoff(30.0), Backoff(30.0)
+    denied, missing, away = Backoff(30.0), Backoff(30.0), Backoff(30.0)
     with pytest.raises(StoreDenied):
         sum(denied.next(StoreDenied("403")) for _ in range(100))
+    with pytest.raises(StoreError, match="no such bucket"):
+        sum(missing.next(StoreError("no such bucket")) for _ in range(100))
     assert max(away.next(StoreUnavailable("-")) for _ in range(100)) == training.MAX_BACKOFF_SECONDS
 
 
