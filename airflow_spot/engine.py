@@ -822,7 +822,7 @@ def _terminate_all(
     """End each job that is not terminal, comparing the generation again before each."""
     sent: list[str] = []
     for attempt in rec.attempts:
-        refs = [job.ref for job in _living(store, backend, rec, attempt)]
+        refs = [job.ref for job in _living(store.uri, backend, rec, attempt)]
         for ref in refs:
             current = record.load(store)
             if current is None or _is_newer(current.record, generation, try_number):
@@ -832,15 +832,28 @@ def _terminate_all(
     return StopReport(stopped=True, terminated=tuple(sent))
 
 
-def _living(store: Store, backend: Backend, rec: Record, attempt: Attempt) -> list[JobSeen]:
+def terminate_known(backend: Backend, uri: str, rec: Record, why: str) -> tuple[str, ...]:
+    """End the jobs of a record that cannot be read anew, by their ids, where Batch shows them to be ours.
+
+    :return: the ids that were told to end.
+    """
+    sent = []
+    for attempt in rec.attempts:
+        for job in _living(uri, backend, rec, attempt):
+            backend.terminate(job.ref, stop_reason(uri, why))
+            sent.append(job.ref)
+    return tuple(sent)
+
+
+def _living(uri: str, backend: Backend, rec: Record, attempt: Attempt) -> list[JobSeen]:
     """Return the jobs of an attempt that Batch shows to be ours and has not ended."""
     if attempt.terminal:
         return []
     if attempt.ref:
         found = list(backend.describe([attempt.ref]).values())
     elif attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
-        name = job_name(store.uri, rec.run_key, attempt.number)
+        name = job_name(uri, rec.run_key, attempt.number)
         found = backend.find(name, attempt.job_queue, attempt.intended_at)
     else:
         found = []
-    return [job for job in found if not job.terminal and is_ours(job, store.uri, attempt.number)]
+    return [job for job in found if not job.terminal and is_ours(job, uri, attempt.number)]

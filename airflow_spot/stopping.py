@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_spot import engine
-from airflow_spot.errors import StoreDenied
+from airflow_spot.errors import StoreDenied, StoreError
 from airflow_spot.rundir import record, requests
 
 if TYPE_CHECKING:
-    from airflow_spot.rundir.values import Owner
+    from airflow_spot.rundir.values import Owner, Record
     from airflow_spot.session import Session
 
 
@@ -22,14 +22,26 @@ def stop_for(
     who: str,
     why: str,
     by_person: bool = False,
+    known: Record | None = None,
 ) -> engine.StopReport:
     """Stop the training run of a task, unless another task owns it or a newer try has begun.
 
     Where the record cannot be written, a stop request is left for whoever runs the loop.
 
     :param generation: the one the task waited for; None where the caller cannot know: the record's.
+    :param known: the record as it was seen last: its jobs are ended by their ids where the store gives no answer.
     """
-    loaded = record.load(session.store)
+    try:
+        loaded = record.load(session.store)
+    except StoreError as error:
+        if known is None:
+            raise
+        sent = engine.terminate_known(session.backend, session.store.uri, known, why)
+        risk = (
+            "the store gives no answer, so jobs were ended by the ids that were known; one that was submitted since "
+            f"is ended by its agent's lease or by `airflow-spot orphans --end`: {error}"
+        )
+        return engine.StopReport(stopped=False, why=risk, terminated=sent)
     if loaded is None:
         return engine.StopReport(stopped=False, why=f"{session.store.uri} holds no training run")
     found = loaded.record

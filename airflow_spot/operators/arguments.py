@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -201,6 +202,8 @@ def check(given: Any) -> None:
         _count(getattr(given, name), name=name, least=0)
     _count(given.keep_checkpoints, name="keep_checkpoints", least=1)
     _check_proof(given)
+    _check_work(given)
+    check_policy(given.policy)
     _check_deadline(given, read_tiers(given.tiers) if _rendered(given.tiers) else None)
 
 
@@ -233,6 +236,30 @@ def _check_proof(given: Any) -> None:
             "agent=False: nothing in the container can say that the training is complete; give success_object= "
             "(an object that exists when it is) or trust_exit_code=True, or leave agent=True"
         )
+
+
+def _check_work(given: Any) -> None:
+    environment, priority, proof = given.environment, given.scheduling_priority_override, given.success_object
+    if environment is not None and not templated(environment) and not isinstance(environment, Mapping):
+        raise ConfigurationError(f"environment={environment!r}: give a mapping, as in {{'NAME': 'value'}}")
+    if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+        raise ConfigurationError(f"scheduling_priority_override={priority!r}: give a whole number")
+    if proof and not templated(proof) and not re.fullmatch(r"s3://[^/]+/.+[^/]", str(proof)):
+        raise ConfigurationError(f"success_object={proof!r}: give the address of an object, as in 's3://bucket/done'")
+
+
+def check_policy(policy: Any) -> None:
+    """Refuse what is no policy of :mod:`airflow_spot.policies`."""
+    if policy is None:
+        return
+    from airflow_spot import policies
+
+    try:
+        policies.from_json(dict(policy) if isinstance(policy, Mapping) else policies.to_json(policy))
+    except (AttributeError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"policy={policy!r}: give a value of airflow_spot.policies, as in SlackRatio(ratio=1.2) ({error})"
+        ) from error
 
 
 def _check_deadline(given: Any, tiers: Sequence[Tier] | None) -> None:

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_spot.errors import BatchUnavailable, ConfigurationError, StoppedByPerson, StoreDenied
+from airflow_spot.errors import BatchUnavailable, ConfigurationError, StoppedByPerson, StoreError, StoreUnavailable
 from airflow_spot.links.training import JOB, POINTER, BatchJobLink, TrainingRunLink
 from airflow_spot.operators.arguments import check, deadline_text, plain_tiers, read_tiers, refuse_unknown, span
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_spot.core.model import Tier, TrainingSpec
     from airflow_spot.core.snapshot import Policy
-    from airflow_spot.engine import Opened
-    from airflow_spot.rundir.values import Owner, Result
+    from airflow_spot.engine import Finished, Opened, Superseded
+    from airflow_spot.rundir.values import Owner, Record, Result
     from airflow_spot.session import Session
 
 _STOP_SECONDS = 20.0
@@ -197,12 +197,18 @@ class SpotTrainingOperator(BaseOperator):
             handle = self._locate(context)
             context["ti"].xcom_push(key=POINTER, value=self.link_values[POINTER])
             opened = self._open(context, handle)
-        except (ConfigurationError, StoppedByPerson, StoreDenied) as error:
+        except (ConfigurationError, StoppedByPerson) as error:
             raise AirflowFailException(str(error)) from error
+        except (StoreUnavailable, BatchUnavailable) as error:
+            raise AirflowException(self._out_of_reach(error)) from error
+        except StoreError as error:
+            raise AirflowFailException(self._out_of_reach(error)) from error
         if opened.record.result is not None:
             return self._finish(opened.record.result)
         if self._killed:
-            raise AirflowException("the task was killed while it began; the training was stopped")
+            # What on_kill stopped was undone by opening: stop what is there now.
+            said = self._stop("the task was killed") if self.cancel_on_kill else "the training goes on"
+            raise AirflowException(f"the task was killed while it began: {said}")
         if not self.deferrable:
             return self._wait(handle, opened.record.generation, context)
         self.log.info("Deferring; the loop goes on in the triggerer. Training run: %s", handle.uri)
@@ -240,6 +246,8 @@ class SpotTrainingOperator(BaseOperator):
     def on_kill(self) -> None:
         """End the training when the worker's process is killed, by a person or by ``execution_timeout``."""
         self._killed = True
+        if self._handle is None:
+            self.log.info("Killed before anything was submitted")
         if not self.cancel_on_kill or self._handle is None:
             return
         # We may have interrupted a holder of any lock, so the stop works in a thread of its own, with its own clients.
@@ -295,11 +303,7 @@ class SpotTrainingOperator(BaseOperator):
 
         session = self._session(handle)
         spec = self.training_spec(bucket_region=session.bucket_region)
-        try:
-            for warning in session.backend.preflight(spec, handle.uri):
-                self.log.warning("%s", warning)
-        except BatchUnavailable as error:
-            self.log.warning("AWS does not answer, the set-up was not checked: %s", error)
+        self._check_set_up(session, spec)
         opened = open_training_run(
             session.store,
             session.backend,
@@ -314,6 +318,32 @@ class SpotTrainingOperator(BaseOperator):
         if ref := next((attempt.ref for attempt in reversed(opened.record.attempts) if attempt.ref), None):
             self.link_values[JOB] = {"job_id": ref, "region_name": session.region}
         return opened
+
+    def _check_set_up(self, session: Session, spec: TrainingSpec) -> None:
+        """Refuse a set-up that cannot work; not beside a job that still runs, which has to be adopted first."""
+        from airflow_spot.rundir import record
+
+        kept = record.load(session.store)
+        runs = kept is not None and any(item.ref and not item.terminal for item in kept.record.attempts)
+        try:
+            for warning in session.backend.preflight(spec, session.store.uri):
+                self.log.warning("%s", warning)
+        except BatchUnavailable as error:
+            self.log.warning("AWS does not answer, the set-up was not checked: %s", error)
+        except ConfigurationError as error:
+            if not runs:
+                raise
+            self.log.warning("The set-up cannot work any more, but a job runs and is waited for: %s", error)
+
+    def _out_of_reach(self, error: Exception) -> str:
+        """Return the sentence for a run directory or an AWS that cannot be used."""
+        handle = self._handle
+        where = handle.uri if handle else self.run_root
+        endpoint = handle.endpoint if handle and handle.endpoint else "as the connection says"
+        return (
+            f"{where} cannot be used, nothing was submitted: {error}. Look at run_root= ([airflow_spot] run_root), at "
+            f"endpoint ({endpoint}) and credentials of connection {self.aws_conn_id!r}, and at what its role may do"
+        )
 
     def training_spec(self, *, bucket_region: str | None = None) -> TrainingSpec:
         """Return the arguments as the loop takes them; templates must have been rendered.
@@ -374,8 +404,19 @@ class SpotTrainingOperator(BaseOperator):
         )
 
     def _wait(self, handle: _Handle, generation: int, context: Context) -> dict[str, Any]:
-        """Run the loop in this worker until it ends."""
-        from airflow_spot.engine import Finished, Loop, Waiting, advance
+        """Run the loop in this worker until it ends; should it fail, nobody waits, so the training is stopped."""
+        from airflow_spot.engine import Finished
+
+        try:
+            step = self._loop(handle, generation)
+        except BaseException as error:
+            if not self._killed:
+                self._stop(f"the worker's loop failed: {error}")
+            raise
+        return self._finish(step.result) if isinstance(step, Finished) else self.execute_complete(context, None)
+
+    def _loop(self, handle: _Handle, generation: int) -> Finished | Superseded:
+        from airflow_spot.engine import Loop, Waiting, advance
         from airflow_spot.triggers.training import Backoff, outages
 
         session = self._session(handle)
@@ -397,12 +438,10 @@ class SpotTrainingOperator(BaseOperator):
                 self._sleep(seconds)
                 continue
             backoff.reset()
-            if isinstance(step, Waiting):
-                self._sleep(step.seconds)
-            elif isinstance(step, Finished):
-                return self._finish(step.result)
-            else:
-                return self.execute_complete(context, None)
+            handle.known = loop.loaded.record if loop.loaded else None
+            if not isinstance(step, Waiting):
+                return step
+            self._sleep(step.seconds)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep, but notice a kill: a signal handler cannot end a sleep."""
@@ -424,7 +463,7 @@ class SpotTrainingOperator(BaseOperator):
             raise AirflowException(result.message)
         raise AirflowFailException(result.message)
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str) -> str:
         """Stop the training run of this try; what cannot be reached is said, never raised: the lease covers it."""
         from airflow_spot.session import connect_alone
         from airflow_spot.stopping import stop_for
@@ -439,20 +478,24 @@ class SpotTrainingOperator(BaseOperator):
                 generation=handle.generation,
                 who="operator",
                 why=why,
+                known=handle.known,
             )
-            self.log.info("Stopped %s: %s", handle.uri, report)
         except Exception:  # the edge of a process that is about to die
-            self.log.exception(
-                "The training run %s could not be stopped; `airflow-spot stop` ends it, and its agent leaves by itself "
-                "when nobody has waited for it for [airflow_spot] orphan_after",
-                handle.uri,
+            said = (
+                f"{handle.uri} could not be stopped; `airflow-spot stop` ends it, and its agent leaves by itself when "
+                "nobody has waited for it for [airflow_spot] orphan_after"
             )
+            self.log.exception("%s", said)
+            return said
+        self.log.info("Stop of %s: %s", handle.uri, report)
+        return "the training was stopped" if report.stopped else report.why
 
     def _session(self, handle: _Handle) -> Session:
         from airflow_spot.session import connect
 
         session = connect(handle.uri, **self._connection())
         self.link_values[POINTER]["region_name"] = session.region
+        handle.endpoint = session.endpoint
         return session
 
     def _region(self) -> str | None:
@@ -471,9 +514,10 @@ class _Handle:
     """The training run of this try. A plain class: it is made while a DAG is parsed, where a dataclass costs too much.
 
     :param generation: known once the record was opened; None: whichever the record has.
+    :param known: the record as the loop saw it last, for a stop while the store gives no answer.
     """
 
-    __slots__ = ("generation", "owner", "run_key", "try_number", "uri")
+    __slots__ = ("endpoint", "generation", "known", "owner", "run_key", "try_number", "uri")
 
     def __init__(self, *, uri: str, run_key: str, owner: Owner, try_number: int) -> None:
         self.uri = uri
@@ -481,6 +525,8 @@ class _Handle:
         self.owner = owner
         self.try_number = try_number
         self.generation: int | None = None
+        self.endpoint: str | None = None
+        self.known: Record | None = None
 
 
 @cache

@@ -239,8 +239,10 @@ class SpotTrainingTrigger(BaseTrigger):
         if state == "deferred":
             log.info("The task is still deferred: another triggerer has it, the training goes on")
             return
+        loaded = self._loop.loaded if self._loop else None
         report = stop_for(
             self._session(),
+            known=loaded.record if loaded else None,
             owner=Owner(**self.owner),
             try_number=self.try_number,
             generation=self.generation,

@@ -34,7 +34,7 @@ from airflow_spot.rundir.values import (
     Record,
 )
 
-BUCKET = "runs"
+BUCKET = "agent-runs"
 OWNER = Owner(deployment="test", dag_id="dag", run_id="run", task_id="train")
 
 

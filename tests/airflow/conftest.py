@@ -38,17 +38,24 @@ TRAINER = """
 
 @pytest.fixture(scope="session")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
-    """A local cloud whose jobs are processes; the environment leads Airflow to it."""
-    from airflow_spot import session
+    """A local cloud whose jobs are processes."""
     from airflow_spot.localcloud import LocalCloud
 
-    with LocalCloud(directory=tmp_path_factory.mktemp("jobs")) as cloud, pytest.MonkeyPatch.context() as patch:
-        for name, value in cloud.variables().items():
-            patch.setenv(name, value)
-        patch.setenv("AIRFLOW__AIRFLOW_SPOT__HEARTBEAT_INTERVAL", "1")
-        session.forget()
+    with LocalCloud(directory=tmp_path_factory.mktemp("jobs")) as cloud:
         yield cloud
-        session.forget()
+
+
+@pytest.fixture(autouse=True)
+def led_to_the_cloud(cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the environment lead Airflow to the local cloud, for one test of this folder at a time."""
+    from airflow_spot import session
+
+    for name, value in cloud.variables().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_SPOT__HEARTBEAT_INTERVAL", "1")
+    session.forget()
+    yield
+    session.forget()
 
 
 @pytest.fixture(scope="session")

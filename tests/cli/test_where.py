@@ -47,7 +47,7 @@ def test_the_local_cloud_is_reached_without_airflow(cloud: LocalCloud, bare: pyt
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         bare.setenv(name, environment[name])
     access = ["--endpoint-url", environment["AWS_ENDPOINT_URL"], "--region", environment["AWS_REGION"]]
-    root = f"s3://{cloud.bucket}/runs"
+    root = f"s3://{cloud.bucket}/runs-of-this-test"
     assert app.run(["runs", "--run-root", root, *access]) == 0
     assert capsys.readouterr().out == f"no training runs at {root}\n"
     value = a_record()

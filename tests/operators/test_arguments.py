@@ -30,6 +30,9 @@ GOOD: dict[str, Any] = {
     "max_reclaims": None,
     "promote_after_reclaims": None,
     "max_infrastructure_failures": 5,
+    "environment": None,
+    "scheduling_priority_override": None,
+    "policy": None,
 }
 
 
@@ -62,6 +65,13 @@ def test_good_arguments(changes: dict[str, Any]) -> None:
     ("changes", "said"),
     [
         ({"job_definition": ""}, "name of a Batch job definition"),
+        ({"environment": ["A=1"]}, "give a mapping"),
+        ({"scheduling_priority_override": "high"}, "give a whole number"),
+        ({"success_object": "done.txt"}, "address of an object"),
+        ({"policy": "greedy"}, "a value of airflow_spot.policies"),
+        ({"policy": {"name": "greedy"}}, "policy 'greedy' is unknown"),
+        ({"tiers": [{"market": "spot", "job_queue": "a", "price": float("nan")}]}, "USD per hour"),
+        ({"tiers": [{"market": "spot", "job_queue": "a", "speed": float("inf")}]}, "above 0"),
         ({"command": "python train.py"}, "give a list of words"),
         ({"tiers": []}, "give at least one"),
         ({"tiers": [Tier.spot("a"), Tier.on_demand("a")]}, "share the job queue 'a'"),

@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_spot import Tier, engine
-from airflow_spot.errors import ConfigurationError
+from airflow_spot import Tier, engine, session
+from airflow_spot.errors import ConfigurationError, StoreDenied, StoreUnavailable
 from airflow_spot.operators.training import SpotTrainingOperator
 from airflow_spot.policies import SlackRatio
 from airflow_spot.rundir import codec
@@ -272,3 +272,86 @@ def test_mapped_task_refuses_foreign_arguments() -> None:
     """partial() refuses what the constructor refuses."""
     with pytest.raises(ConfigurationError, match="use `tiers`"):
         SpotTrainingOperator.partial(task_id="trial", job_queue="spot")
+
+
+def test_a_run_root_that_cannot_be_written_fails_the_task(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A denied run root, or a bucket that is not there: no retry, and one sentence that says where to look."""
+
+    def denied(*_: object) -> str:
+        raise StoreDenied("s3:PutObject is denied")
+
+    monkeypatch.setattr(surface.root.__class__, "create", denied)
+    with pytest.raises(AirflowFailException, match=r"memory://surface/dag/run/train/-1 cannot be used.*run_root="):
+        operator().execute(surface.context())
+    assert surface.jobs() == []
+
+
+def test_an_endpoint_that_gives_no_answer_is_retried(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer from the store: the task's own retries may try again, with the endpoint in the sentence."""
+
+    def silent(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no answer within 30 s")
+
+    monkeypatch.setattr(surface.root.__class__, "get", silent)
+    with pytest.raises(AirflowException, match=r"endpoint \(AWS's own in eu-west-1\)") as caught:
+        operator().execute(surface.context())
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_a_set_up_that_broke_under_a_running_job_is_adopted(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue was disabled meanwhile: the retry waits for the job that runs, and warns."""
+    deferred(operator(), surface.context()).trigger._advance()
+    assert len(surface.jobs()) == 1
+
+    def refused(*_: object) -> list[str]:
+        raise ConfigurationError("job queue 'spot' is DISABLED")
+
+    monkeypatch.setattr(surface.kept.backend, "preflight", refused)
+    deferred(operator(), surface.context(try_number=2))
+    assert surface.record().try_number == 2
+
+
+def test_a_kill_while_execute_opens_stops_what_was_opened(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """on_kill comes before the record is opened: what opening undid is stopped again."""
+    task = operator()
+    true = surface.kept.backend.preflight
+
+    def killed(*arguments: object) -> list[str]:
+        task.on_kill()
+        return true(*arguments)
+
+    monkeypatch.setattr(surface.kept.backend, "preflight", killed)
+    monkeypatch.setattr("airflow_spot.session.connect_alone", lambda uri, **_: session.connect(uri))
+    with pytest.raises(AirflowException, match="the training was stopped"):
+        task.execute(surface.context())
+    assert surface.record().desired.state == "stopped"
+
+
+def test_a_worker_whose_loop_fails_stops_the_training(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """deferrable=False and an error that nobody foresaw: nobody waits any more, so the training is stopped."""
+
+    def broken(loop: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(engine, "advance", broken)
+    monkeypatch.setattr("airflow_spot.session.connect_alone", lambda uri, **_: session.connect(uri))
+    with pytest.raises(RuntimeError, match="a bug"):
+        operator(deferrable=False).execute(surface.context())
+    assert surface.record().desired.state == "stopped"
+
+
+def test_a_stop_works_by_job_id_while_the_store_is_silent(surface: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store gives no answer: the jobs that were known are ended by their ids, and the risk is said."""
+    from airflow_spot.stopping import stop_for
+
+    deferred(operator(), surface.context()).trigger._advance()
+    known = surface.record()
+
+    def silent(*_: object, **__: object) -> None:
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(surface.root.__class__, "get", silent)
+    here = session.connect("memory://surface/dag/run/train/-1")
+    report = stop_for(here, owner=known.owner, try_number=1, who="x", why="y", known=known)
+    assert (report.stopped, list(report.terminated)) == (False, surface.jobs())
+    assert "gives no answer" in report.why
