@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
 
 from airflow_spot import policies
+from airflow_spot.backend import Backend, is_ours
 from airflow_spot.batch.classify import Blocked
-from airflow_spot.batch.requests import ENV_ATTEMPT, ENV_RUN, job_name, stop_reason, submit_request
+from airflow_spot.batch.requests import job_name, stop_reason, submit_request
 from airflow_spot.core.decide import decide
-from airflow_spot.core.ending import close, end_attempt, forget, put
+from airflow_spot.core.ending import end_attempt, forget, put
 from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, steps
 from airflow_spot.core.measure import snapshot
 from airflow_spot.core.model import TrainingSpec
@@ -28,12 +28,9 @@ from airflow_spot.core.outcomes import Outcome
 from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus, Seen
 from airflow_spot.core.snapshot import Decision, Snapshot
 from airflow_spot.core.view import View
-from airflow_spot.durations import instant_or_duration
 from airflow_spot.errors import (
     BatchUnavailable,
-    OwnedByAnother,
     SpotError,
-    StoppedByPerson,
     StoreDenied,
     StoreError,
     SubmitRefused,
@@ -41,16 +38,12 @@ from airflow_spot.errors import (
     SubmitUnknown,
 )
 from airflow_spot.rundir import attempts, checkpoints, codec, owner, record, requests
-from airflow_spot.rundir.record import Loaded, RecordMoved
+from airflow_spot.rundir.record import MAX_RACES, Loaded, RecordMoved, outraced
 from airflow_spot.rundir.store import Store
 from airflow_spot.rundir.values import (
     Attempt,
     AttemptState,
-    Counters,
-    Desired,
     End,
-    Heartbeat,
-    Owner,
     OwnerLease,
     Record,
     Result,
@@ -62,65 +55,14 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"[0-9A-Za-z-]{1,64}([:#]\d{1,6})?")
 """What a container may claim to be: anything else is not asked for, lest AWS refuse a whole page of jobs."""
 
-OWNER_STALE_SECONDS = 1800.0
 LEASE_SECONDS = 600.0
 RELOAD_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 FORGOTTEN_SECONDS = 900.0
 MAX_STEPS = 50
 """Per call: a safeguard, far above what a call needs."""
-MAX_RACES = 20
 RETRY_SECONDS, RETRY_CAP_SECONDS = 2.0, 120.0
 SHORTEST_WAIT_SECONDS = 0.5
-
-
-class Backend(Protocol):
-    """What the loop needs of a place to run jobs; :class:`airflow_spot.batch.client.BatchBackend` is one."""
-
-    def now(self) -> datetime:
-        """Return the vendor's present."""
-        ...
-
-    def describe(self, refs: Sequence[str], *, max_age: float = 0.0) -> dict[str, JobSeen]:
-        """Return the jobs that are known, by id."""
-        ...
-
-    def find(self, name: str, queue: str, since: datetime | None = None) -> list[JobSeen]:
-        """Return the jobs of exactly that name."""
-        ...
-
-    def submit(self, request: dict[str, Any]) -> str:
-        """Submit once and return the job id."""
-        ...
-
-    def terminate(self, ref: str, reason: str) -> None:
-        """End a job; harmless when repeated."""
-        ...
-
-    def verdict(
-        self,
-        job: JobSeen,
-        *,
-        market: str,
-        end: End | None,
-        agent: bool,
-        trusted: bool,
-        heartbeat: Heartbeat | None = None,
-    ) -> Verdict:
-        """Return why a job ended."""
-        ...
-
-    def blocked(self, job: JobSeen, now: datetime) -> Blocked | None:
-        """Return why a job waits."""
-        ...
-
-    def definition(self, name: str) -> dict[str, Any] | None:
-        """Return a job definition."""
-        ...
-
-    def tail(self, job: JobSeen, lines: int = 50) -> list[str]:
-        """Return the last lines of a job's log."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,11 +320,6 @@ def _look_up(loop: Loop, rec: Record, attempt: Attempt, files: attempts.AttemptF
     return tuple(job for job in found.values() if is_ours(job, loop.store.uri, attempt.number))
 
 
-def is_ours(job: JobSeen, uri: str, number: int) -> bool:
-    """Whether Batch shows our run directory and attempt in a job's environment: no other job is acted on."""
-    return (job.environment.get(ENV_RUN), job.environment.get(ENV_ATTEMPT)) == (uri, str(number))
-
-
 def _proved(loop: Loop, spec: TrainingSpec, attempt: Attempt) -> bool:
     """Whether the object that proves a plain image's success is there, newer than the attempt."""
     if spec.agent or not spec.success_object or attempt.state is AttemptState.ENDED:
@@ -472,7 +409,7 @@ def _update(loop: Loop, change: Callable[[Record], Record | None]) -> Record:
         except RecordMoved:
             continue
         return rec
-    raise RecordMoved(f"{loop.store.uri}: the record was written {MAX_RACES} times by others meanwhile")
+    raise outraced(loop.store)
 
 
 def _of(rec: Record, number: int) -> Attempt | None:
@@ -604,256 +541,3 @@ def _tidied(loop: Loop, view: View) -> Record:
     deleted = checkpoints.delete(loop.store, rec, pruning.deletable, also=in_use)
     struck = {name: at for name, at in rec.struck.items() if name not in deleted}
     return replace(rec, struck=struck | dict.fromkeys(pruning.strike, view.now), pruned_at=view.now)
-
-
-# ---------------------------------------------------------------- open: execute's part
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What ``execute`` found or made.
-
-    :param how: ``created``, ``adopted``, ``cleared``, ``taken over`` or ``finished``.
-    """
-
-    record: Record
-    how: str
-
-    @property
-    def result(self) -> Result | None:
-        """The result that is already there."""
-        return self.record.result
-
-
-def open_training_run(
-    store: Store,
-    backend: Backend,
-    *,
-    run_key: str,
-    who: Owner,
-    spec: TrainingSpec,
-    try_number: int,
-    max_tries: int,
-    began: datetime,
-) -> Opened:
-    """Create a training run, or adopt the one that is there. Runs on the worker; safe to repeat.
-
-    :param began: start of the DAG run: a deadline that is a duration counts from it.
-    :raises OwnedByAnother: another task waits for this training run.
-    :raises StoppedByPerson: a person stopped it, and nobody cleared the task since.
-    """
-    for _ in range(MAX_RACES):
-        loaded = record.load(store)
-        try:
-            if loaded is None:
-                fresh = _new(run_key, who, spec, try_number, max_tries, began, backend.now())
-                opened, done = Opened(fresh, "created"), record.create(store, fresh)
-            else:
-                opened = _reopen(store, backend, loaded.record, who, spec, try_number, max_tries)
-                done = record.save(store, opened.record, loaded.etag)
-        except RecordMoved:
-            continue
-        if opened.result is None:
-            owner.renew(store, OwnerLease(owner=who, generation=done.record.generation))
-        return Opened(done.record, opened.how)
-    raise RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile")
-
-
-def _new(
-    run_key: str, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int, began: datetime, now: datetime
-) -> Record:
-    return Record(
-        run_key=run_key,
-        owner=who,
-        spec=codec.encode(spec),
-        try_number=try_number,
-        max_tries=max_tries,
-        began_at=now,
-        deadline=_deadline(spec, began),
-    )
-
-
-def _deadline(spec: TrainingSpec, began: datetime) -> datetime | None:
-    if spec.deadline is None:
-        return None
-    given = instant_or_duration(spec.deadline, name="deadline")
-    return began + given if isinstance(given, timedelta) else given
-
-
-def _reopen(
-    store: Store, backend: Backend, rec: Record, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int
-) -> Opened:
-    now = backend.now()
-    if rec.owner != who:
-        _check_owner(store, rec, now)
-        return Opened(_cleared(rec, who, spec, try_number, max_tries, now, fresh=False), "taken over")
-    if max_tries > rec.max_tries:
-        fresh = spec.on_clear == "fresh" or _is_success(rec.result)
-        return Opened(_cleared(rec, who, spec, try_number, max_tries, now, fresh=fresh), "cleared")
-    if rec.desired.state == "stopped" and rec.desired.by_person:
-        raise StoppedByPerson(
-            f"{store.uri} was stopped by {rec.desired.who}: {rec.desired.why or 'no reason given'}. "
-            "Clear the task to go on from the last checkpoint."
-        )
-    rec = replace(rec, try_number=max(try_number, rec.try_number), spec=codec.encode(spec))
-    if _is_success(rec.result):
-        return Opened(rec, "finished")
-    if rec.result is not None:
-        rec = replace(rec, result=None, try_from=rec.next_attempt)
-    return Opened(replace(rec, desired=Desired(at=now)), "adopted")
-
-
-def _is_success(result: Result | None) -> bool:
-    return result is not None and result.outcome == Outcome.SUCCEEDED.value
-
-
-def _check_owner(store: Store, rec: Record, now: datetime) -> None:
-    lease = owner.load(store)
-    age = (now - lease[1]).total_seconds() if lease else OWNER_STALE_SECONDS
-    if rec.result is None and age < OWNER_STALE_SECONDS:
-        held = rec.owner
-        raise OwnedByAnother(
-            f"{store.uri} belongs to task {held.task_id!r} (map index {held.map_index}) of {held.dag_id!r}, run "
-            f"{held.run_id!r}, in deployment {held.deployment!r}, which waits for it. Give this task another run_key=, "
-            "or wait until that one has ended.",
-            owner=codec.encode(held),
-        )
-
-
-def _cleared(
-    rec: Record, who: Owner, spec: TrainingSpec, try_number: int, max_tries: int, now: datetime, *, fresh: bool
-) -> Record:
-    """One write after which no job belongs to two generations: every open attempt closes, budgets begin anew."""
-    closed = tuple(close(item, now, "the task was cleared") for item in rec.attempts)
-    old = rec.counters
-    counters = replace(old, reclaims=0, infrastructure=0, capacity=0) if not fresh else Counters()
-    return replace(
-        rec,
-        owner=who,
-        spec=codec.encode(spec),
-        generation=rec.generation + 1,
-        try_number=try_number,
-        max_tries=max_tries,
-        desired=Desired(at=now),
-        attempts=closed,
-        result=None,
-        promotion=None,
-        stay_until=None,
-        promote_at=None,
-        suspect=(),
-        began_at=now,
-        deadline=_deadline(spec, now),
-        fresh=fresh,
-        last_live=None if fresh else rec.last_live,
-        line_from=rec.next_attempt if fresh else rec.line_from,
-        try_from=rec.next_attempt,
-        answered=rec.result.attempt if rec.result is not None and _is_success(rec.result) else rec.answered,
-        counters=counters,
-    )
-
-
-# ---------------------------------------------------------------- stop: listener, on_kill, command line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReport:
-    """What a stop did.
-
-    :param stopped: the record wants the training run stopped now.
-    :param why: where it does not: the reason.
-    :param terminated: job ids that were told to end.
-    """
-
-    stopped: bool
-    why: str = ""
-    terminated: tuple[str, ...] = ()
-
-
-def stop(
-    store: Store,
-    backend: Backend,
-    *,
-    who: str,
-    why: str,
-    generation: int | None = None,
-    try_number: int | None = None,
-    by_person: bool = False,
-) -> StopReport:
-    """Stop a training run: desired state first, then the jobs. Runs anywhere; safe to repeat.
-
-    :param generation: the one this stop was made for; with a higher one in the record nothing is done. None: any.
-    :param by_person: the task's own retries do not undo it.
-    :raises StoreUnavailable: where the record cannot be written, nothing else was done.
-    """
-    for _ in range(MAX_RACES):
-        loaded = record.load(store)
-        if loaded is None:
-            return StopReport(stopped=False, why=f"{store.uri} holds no training run")
-        rec = loaded.record
-        if _is_newer(rec, generation, try_number):
-            return StopReport(stopped=False, why=f"generation {rec.generation}, try {rec.try_number} has taken over")
-        if _stop_is_news(rec, by_person=by_person):
-            desired = Desired(state="stopped", who=who, why=why, by_person=by_person, at=backend.now())
-            rec = replace(rec, desired=desired, promotion=None)
-            try:
-                record.save(store, rec, loaded.etag)
-            except RecordMoved:
-                continue
-        return _terminate_all(store, backend, rec, why, generation, try_number)
-    raise RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile")
-
-
-def _stop_is_news(rec: Record, *, by_person: bool) -> bool:
-    """Whether a stop has to be written: a person's also over one of ours, or over a failure that would be retried."""
-    if by_person and not rec.desired.by_person and not _is_success(rec.result):
-        return rec.result is None or rec.result.retryable or rec.desired.state == "stopped"
-    return rec.result is None and rec.desired.state != "stopped"
-
-
-def _is_newer(rec: Record, generation: int | None, try_number: int | None) -> bool:
-    if generation is None:
-        return False
-    return (rec.generation, rec.try_number) > (generation, try_number if try_number is not None else rec.try_number)
-
-
-def _terminate_all(
-    store: Store, backend: Backend, rec: Record, why: str, generation: int | None, try_number: int | None
-) -> StopReport:
-    """End each job that is not terminal, comparing the generation again before each."""
-    sent: list[str] = []
-    for attempt in rec.attempts:
-        refs = [job.ref for job in _living(store.uri, backend, rec, attempt)]
-        for ref in refs:
-            current = record.load(store)
-            if current is None or _is_newer(current.record, generation, try_number):
-                return StopReport(stopped=False, why="a newer generation has taken over", terminated=tuple(sent))
-            backend.terminate(ref, stop_reason(store.uri, why))
-            sent.append(ref)
-    return StopReport(stopped=True, terminated=tuple(sent))
-
-
-def terminate_known(backend: Backend, uri: str, rec: Record, why: str) -> tuple[str, ...]:
-    """End the jobs of a record that cannot be read anew, by their ids, where Batch shows them to be ours.
-
-    :return: the ids that were told to end.
-    """
-    sent = []
-    for attempt in rec.attempts:
-        for job in _living(uri, backend, rec, attempt):
-            backend.terminate(job.ref, stop_reason(uri, why))
-            sent.append(job.ref)
-    return tuple(sent)
-
-
-def _living(uri: str, backend: Backend, rec: Record, attempt: Attempt) -> list[JobSeen]:
-    """Return the jobs of an attempt that Batch shows to be ours and has not ended."""
-    if attempt.terminal:
-        return []
-    if attempt.ref:
-        found = list(backend.describe([attempt.ref]).values())
-    elif attempt.state in (AttemptState.INTENDED, AttemptState.UNRESOLVED):
-        name = job_name(uri, rec.run_key, attempt.number)
-        found = backend.find(name, attempt.job_queue, attempt.intended_at)
-    else:
-        found = []
-    return [job for job in found if not job.terminal and is_ours(job, uri, attempt.number)]

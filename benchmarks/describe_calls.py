@@ -30,7 +30,7 @@ POLL_SECONDS = 30
 def ours(cloud: LocalCloud, count: int) -> list[Any]:
     """Create training runs and return the triggers that wait for them."""
     from airflow_spot.core.model import Tier, TrainingSpec
-    from airflow_spot.engine import open_training_run
+    from airflow_spot.opening import open_training_run
     from airflow_spot.rundir import codec
     from airflow_spot.rundir.layout import run_key
     from airflow_spot.rundir.values import Owner

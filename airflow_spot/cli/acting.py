@@ -12,9 +12,9 @@ from airflow_spot.errors import ConfigurationError, StoreDenied
 from airflow_spot.rundir import codec
 
 if TYPE_CHECKING:
-    from airflow_spot.engine import StopReport
     from airflow_spot.errors import SpotError
     from airflow_spot.rundir.values import Record
+    from airflow_spot.stopping import StopReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,12 @@ def stop(reach: where.Reach, *, why: str) -> Answer:
 
     Where the record cannot be written, a request is left for whoever waits in Airflow.
     """
-    from airflow_spot import engine
+    from airflow_spot import stopping
     from airflow_spot.rundir.record import RecordMoved
 
     record = where.load(reach).record
     try:
-        report = engine.stop(
+        report = stopping.stop(
             reach.store,
             reach.backend,
             who=who(),

@@ -94,7 +94,7 @@ def _of_record(reach: where.Reach, uri: str, record: Record, why: str) -> Iterat
 
     :param why: empty where somebody does.
     """
-    from airflow_spot.engine import is_ours
+    from airflow_spot.backend import is_ours
 
     for attempt in _pending(record) if why else ():
         for job in _jobs(reach, uri, record, attempt):
@@ -231,7 +231,7 @@ def end(reach: where.Reach, orphan: Orphan) -> dict[str, Any]:
 
     :raises BatchUnavailable: it may live on.
     """
-    from airflow_spot import engine
+    from airflow_spot import stopping
     from airflow_spot.batch.requests import stop_reason
     from airflow_spot.cli.acting import who
 
@@ -239,7 +239,7 @@ def end(reach: where.Reach, orphan: Orphan) -> dict[str, Any]:
         return orphan.row(done=f"{_LEFT_ALONE}: its environment does not name this attempt")
     why = f"orphan: {orphan.why}"
     if orphan.abandoned and orphan.record is not None:
-        engine.stop(
+        stopping.stop(
             reach.store.at(orphan.uri.removeprefix(f"{reach.uri}/")),
             reach.backend,
             who=who(),

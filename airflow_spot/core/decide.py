@@ -53,7 +53,9 @@ def infeasible(snapshot: Snapshot) -> str | None:
 def _choice(policy: Policy, snapshot: Snapshot) -> Choice:
     """Requests come first, then a count of reclaims, then the policy."""
     if snapshot.first_dependable is None:
-        return Choice(dependable=False, reason="no tier is dependable, or none that is can be used")
+        impossible = any(tier.dependable for tier in snapshot.tiers)
+        reason = "every dependable tier has proved impossible" if impossible else "tiers in order of preference"
+        return Choice(dependable=False, reason=reason)
     if snapshot.promotion_why is not None:
         return Choice(dependable=True, reason=f"promotion asked for: {snapshot.promotion_why}", at=snapshot.now)
     limit = snapshot.promote_after_reclaims

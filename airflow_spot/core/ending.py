@@ -147,6 +147,11 @@ def close(attempt: Attempt, now: datetime, why: str, outcome: Outcome = Outcome.
     return replace(attempt, state=AttemptState.CLOSING, closing_at=now, closing_why=why, closing_outcome=outcome.value)
 
 
+def is_success(result: Result | None) -> bool:
+    """Whether there is a result, and it is the one that was wanted."""
+    return result is not None and result.outcome == Outcome.SUCCEEDED.value
+
+
 def summary(record: Record, spec: TrainingSpec, attempt: Attempt | None, now: datetime) -> dict[str, Any]:
     """Return the XCom summary of a training run; JSON of at most a few kilobytes."""
     lives = [item.live_at for item in record.attempts if item.live_at]

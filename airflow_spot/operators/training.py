@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_spot.core.model import Tier, TrainingSpec
     from airflow_spot.core.snapshot import Policy
-    from airflow_spot.engine import Finished, Opened, Superseded
+    from airflow_spot.engine import Finished, Superseded
+    from airflow_spot.opening import Opened
     from airflow_spot.rundir.values import Owner, Record, Result
     from airflow_spot.session import Session
 
@@ -299,7 +300,7 @@ class SpotTrainingOperator(BaseOperator):
 
     def _open(self, context: Context, handle: _Handle) -> Opened:
         """Check the set-up against AWS and create or adopt the record; nothing was submitted before this."""
-        from airflow_spot.engine import open_training_run
+        from airflow_spot.opening import open_training_run
 
         session = self._session(handle)
         spec = self.training_spec(bucket_region=session.bucket_region)

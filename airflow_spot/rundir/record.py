@@ -19,6 +19,15 @@ class RecordMoved(SpotError):
     """Somebody else wrote the record first: load it again and decide anew."""
 
 
+MAX_RACES = 20
+"""So often is a write tried again that somebody else was faster with."""
+
+
+def outraced(store: Store) -> RecordMoved:
+    """Return the error of a writer to whom that happened too often."""
+    return RecordMoved(f"{store.uri}: the record was written {MAX_RACES} times by others meanwhile; try again")
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A record and the ETag that a save must give."""

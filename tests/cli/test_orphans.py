@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_spot import engine
+from airflow_spot import engine, opening
 from airflow_spot.batch.aws import AwsClock
 from airflow_spot.batch.client import BatchBackend, Clients
 from airflow_spot.batch.requests import submit_request
@@ -319,7 +319,7 @@ class Waiting:
         value = a_record()
         self.batch, self.set_clock = batch, set_clock
         self.store = place.at(value)
-        engine.open_training_run(
+        opening.open_training_run(
             self.store,
             place.backend,
             run_key=value.run_key,

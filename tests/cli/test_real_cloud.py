@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_spot import engine, session
+from airflow_spot import engine, opening, session
 from airflow_spot.core.model import Tier, TrainingSpec
 from airflow_spot.rundir.values import Owner
 
@@ -84,7 +84,7 @@ def loop(cloud: Cloud) -> engine.Loop:
         for name, value in {**cloud.shell, "AWS_ENDPOINT_URL": cloud.endpoint}.items():
             patch.setenv(name, value)
         made = session.connect(f"{ROOT}/{KEY}", aws_conn_id=None, region_name="us-east-1")
-        engine.open_training_run(
+        opening.open_training_run(
             made.store,
             made.backend,
             run_key=KEY,

@@ -16,7 +16,7 @@ import boto3
 import numpy as np
 import pytest
 
-from airflow_spot import engine
+from airflow_spot import engine, opening
 from airflow_spot.batch.aws import Clients
 from airflow_spot.batch.client import BatchBackend
 from airflow_spot.core.model import Tier, TrainingSpec
@@ -116,8 +116,8 @@ class Run:
         )
         return replace(base, **changes)
 
-    def open(self, *, try_number: int = 1, max_tries: int = 0, **changes: Any) -> engine.Opened:
-        return engine.open_training_run(
+    def open(self, *, try_number: int = 1, max_tries: int = 0, **changes: Any) -> opening.Opened:
+        return opening.open_training_run(
             self.store, self.backend, run_key=self.key, spec=self.spec(**changes),
             who=Owner(deployment="test", dag_id="d", run_id="r", task_id=self.key),
             try_number=try_number, max_tries=max_tries, began=self.backend.now(),

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_spot import engine
+from airflow_spot import engine, stopping
 from airflow_spot.rundir import checkpoints
 from airflow_spot.rundir.requests import new_request, post
 from airflow_spot.rundir.values import AttemptState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DYING_CALLER = """
 import os, signal, sys, time
 import boto3
-from airflow_spot import engine
+from airflow_spot import engine, stopping
 from airflow_spot.batch.aws import Clients
 from airflow_spot.batch.client import BatchBackend
 from airflow_spot.core import lifecycle
@@ -97,7 +97,7 @@ def test_a_stop_saves_and_a_clear_goes_on_from_there(training: Run, reference: d
     training.open()
     training.call()
     training.live(1, committed=2)
-    assert engine.stop(training.store, training.new_backend(), who="me", why="lunch", by_person=True).stopped
+    assert stopping.stop(training.store, training.new_backend(), who="me", why="lunch", by_person=True).stopped
     assert training.finish().outcome == "STOPPED_BY_US", training.said
     training.open(try_number=2, max_tries=1)
     training.call(generation=2, try_number=2)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.config import Config
 
-from airflow_spot import engine
+from airflow_spot import engine, opening
 from airflow_spot.batch.aws import AwsClock, Clients
 from airflow_spot.batch.client import BatchBackend
 from airflow_spot.batch.watcher import Watcher
@@ -140,8 +140,8 @@ class World:
         )
         return replace(base, **changes)
 
-    def open(self, *, try_number: int = 1, max_tries: int = 0, who: Owner = OWNER, **changes: Any) -> engine.Opened:
-        return engine.open_training_run(
+    def open(self, *, try_number: int = 1, max_tries: int = 0, who: Owner = OWNER, **changes: Any) -> opening.Opened:
+        return opening.open_training_run(
             self.store, self.backend, run_key="dag/run/train/-1", who=who, spec=self.spec(**changes),
             try_number=try_number, max_tries=max_tries, began=self.batch.clock.now(),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_spot import engine
+from airflow_spot import engine, stopping
 from airflow_spot.errors import OwnedByAnother, StoppedByPerson
 from airflow_spot.rundir import requests
 from airflow_spot.rundir.values import AttemptState
@@ -146,7 +146,7 @@ def test_stop_ends_the_job_and_writes_a_result(world: World) -> None:
     """Marked failed: desired stopped, the job terminated with our token, and the loop writes the result (B61)."""
     world.open()
     agent = world.go_live(1)
-    report = engine.stop(world.store, world.backend, who="listener", why="marked failed", generation=1, try_number=1)
+    report = stopping.stop(world.store, world.backend, who="listener", why="marked failed", generation=1, try_number=1)
     assert (True, (agent.job,)) == (report.stopped, report.terminated)
     done = world.until(lambda rec: rec.result is not None)
     assert ("STOPPED_BY_US", False) == (done.result.outcome, done.result.retryable)
@@ -159,7 +159,7 @@ def test_a_late_stop_does_not_touch_the_next_generation(world: World) -> None:
     world.open()
     world.go_live(1)
     world.open(try_number=2, max_tries=1)
-    report = engine.stop(world.store, world.backend, who="on_kill", why="late", generation=1, try_number=1)
+    report = stopping.stop(world.store, world.backend, who="on_kill", why="late", generation=1, try_number=1)
     assert (False, "running") == (report.stopped, world.record.desired.state)
 
 
@@ -167,9 +167,9 @@ def test_a_retry_reopens_our_stop_but_not_a_persons(world: World) -> None:
     """execute undoes a stop that came from Airflow; a person's stop holds until the task is cleared."""
     world.open()
     world.advance()
-    engine.stop(world.store, world.backend, who="deferral time-out", why="too long")
+    stopping.stop(world.store, world.backend, who="deferral time-out", why="too long")
     assert "running" == world.open(try_number=2).record.desired.state
-    engine.stop(world.store, world.backend, who="ann", why="no budget", by_person=True)
+    stopping.stop(world.store, world.backend, who="ann", why="no budget", by_person=True)
     with pytest.raises(StoppedByPerson, match="ann: no budget"):
         world.open(try_number=3)
     assert "cleared" == world.open(try_number=3, max_tries=3).how
@@ -180,7 +180,7 @@ def test_a_stop_finds_a_job_that_nobody_noted(world: World) -> None:
     world.batch.faults.lose_reply["SubmitJob"] = 1
     world.open()
     world.advance()
-    report = engine.stop(world.store, world.backend, who="ann", why="enough")
+    report = stopping.stop(world.store, world.backend, who="ann", why="enough")
     assert 1 == len(report.terminated)
     world.batch.advance(60)
     assert ["FAILED"] == list(world.jobs().values())
@@ -236,8 +236,8 @@ def test_a_persons_stop_stands_over_an_automatic_one(world: World) -> None:
     """Stopped by Airflow, then by a person: the next try does not undo it."""
     world.open()
     world.advance()
-    engine.stop(world.store, world.backend, who="trigger", why="time-out")
-    report = engine.stop(world.store, world.backend, who="ann", why="no budget", by_person=True)
+    stopping.stop(world.store, world.backend, who="trigger", why="time-out")
+    report = stopping.stop(world.store, world.backend, who="ann", why="no budget", by_person=True)
     assert (True, True) == (report.stopped, world.record.desired.by_person)
     with pytest.raises(StoppedByPerson):
         world.open(try_number=2)
@@ -249,7 +249,7 @@ def test_a_persons_stop_between_two_tries_is_heeded(world: World) -> None:
     agent = world.go_live(1)
     agent.end(exit_code=1, new_steps=1)
     world.until(lambda rec: rec.result is not None)
-    engine.stop(world.store, world.backend, who="ann", why="enough", by_person=True)
+    stopping.stop(world.store, world.backend, who="ann", why="enough", by_person=True)
     with pytest.raises(StoppedByPerson):
         world.open(try_number=2)
 

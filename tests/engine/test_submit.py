@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_spot import engine
+from airflow_spot import engine, stopping
 from airflow_spot.core.model import Tier
 from airflow_spot.rundir import record
 from airflow_spot.rundir.record import RecordMoved
@@ -104,7 +104,7 @@ def test_a_stop_between_submit_and_its_write_ends_the_job(world: World, monkeypa
 
     def stopped_meanwhile(request: dict[str, object]) -> str:
         ref = true(request)
-        engine.stop(world.store, world.new_backend(), who="ann", why="enough", generation=1, try_number=1)
+        stopping.stop(world.store, world.new_backend(), who="ann", why="enough", generation=1, try_number=1)
         return ref
 
     world.open()

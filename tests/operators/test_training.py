@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_spot import Tier, engine, session
+from airflow_spot import Tier, engine, session, stopping
 from airflow_spot.errors import ConfigurationError, StoreDenied, StoreUnavailable
 from airflow_spot.operators.training import SpotTrainingOperator
 from airflow_spot.policies import SlackRatio
@@ -237,7 +237,7 @@ def test_kill_ends_the_wait_of_a_worker(surface: Any, monkeypatch: pytest.Monkey
 def test_person_s_stop_holds(surface: Any) -> None:
     """A retry does not undo what a person stopped; the message says what does."""
     deferred(operator(), surface.context(max_tries=1))
-    engine.stop(surface.store(), surface.kept.backend, who="anna", why="enough", by_person=True)
+    stopping.stop(surface.store(), surface.kept.backend, who="anna", why="enough", by_person=True)
     with pytest.raises(AirflowFailException, match="Clear the task"):
         operator().execute(surface.context(try_number=2, max_tries=1))
 

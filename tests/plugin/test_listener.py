@@ -189,13 +189,13 @@ def test_stop_of_an_older_try_or_another_owner_does_nothing(running: Any) -> Non
 
 def test_stop_tries_again(running: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Without an answer it tries again, with a pause; in the end the log says who finds what still runs."""
-    from airflow_spot import engine
+    from airflow_spot import stopping
 
     def away(*args: Any, **kwargs: Any) -> Any:
         raise StoreUnavailable("no answer")
 
     pauses: list[float] = []
-    monkeypatch.setattr(engine, "stop", away)
+    monkeypatch.setattr(stopping, "stop", away)
     with caplog.at_level(logging.WARNING):
         listener.stop(ended(), sleep=pauses.append)
     assert pauses == [5.0, 10.0, 15.0, 20.0]
@@ -204,14 +204,14 @@ def test_stop_tries_again(running: Any, monkeypatch: pytest.MonkeyPatch, caplog:
 
 def test_request_where_the_record_cannot_be_written(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the compare-and-swap is refused for good, a stop request is left for the loop."""
-    from airflow_spot import engine
+    from airflow_spot import stopping
     from airflow_spot.rundir import requests
     from airflow_spot.rundir.record import RecordMoved
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise RecordMoved("written by others meanwhile")
 
-    monkeypatch.setattr(engine, "stop", refused)
+    monkeypatch.setattr(stopping, "stop", refused)
     listener.stop(ended(by_person=False))
     [left] = requests.pending(running.store(), ())
     assert (left.kind, left.generation, left.by_person, left.try_number) == ("stop", 1, False, 1)
