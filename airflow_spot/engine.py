@@ -23,10 +23,10 @@ from airflow_spot.core.decide import decide
 from airflow_spot.core.ending import end_attempt, forget, put
 from airflow_spot.core.lifecycle import BATCH_LAG_SECONDS, Step, Submit, Terminate, steps
 from airflow_spot.core.measure import snapshot
-from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import Outcome
 from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus, Seen
 from airflow_spot.core.snapshot import Decision, Snapshot
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.core.view import View
 from airflow_spot.errors import (
     BatchUnavailable,

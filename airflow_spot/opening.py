@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from airflow_spot.backend import Backend
 from airflow_spot.core.ending import close, is_success
-from airflow_spot.core.model import TrainingSpec
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.durations import instant_or_duration
 from airflow_spot.errors import OwnedByAnother, StoppedByPerson
 from airflow_spot.rundir import codec, owner, record

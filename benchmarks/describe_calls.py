@@ -29,7 +29,8 @@ POLL_SECONDS = 30
 
 def ours(cloud: LocalCloud, count: int) -> list[Any]:
     """Create training runs and return the triggers that wait for them."""
-    from airflow_spot.core.model import Tier, TrainingSpec
+    from airflow_spot.core.model import Tier
+    from airflow_spot.core.spec import TrainingSpec
     from airflow_spot.opening import open_training_run
     from airflow_spot.rundir import codec
     from airflow_spot.rundir.layout import run_key

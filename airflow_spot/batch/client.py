@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from airflow_spot.batch.classify import Blocked
-    from airflow_spot.core.model import TrainingSpec
     from airflow_spot.core.seen import JobSeen
+    from airflow_spot.core.spec import TrainingSpec
     from airflow_spot.rundir.values import End, Heartbeat, Verdict
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from airflow_spot.batch.aws import Clients
     from airflow_spot.batch.definitions import Definitions
-    from airflow_spot.core.model import Tier, TrainingSpec
+    from airflow_spot.core.model import Tier
+    from airflow_spot.core.spec import TrainingSpec
 
 _SPOT = frozenset({"SPOT", "FARGATE_SPOT"})
 _TYPES_PAGE = 100

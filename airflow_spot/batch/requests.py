@@ -13,7 +13,8 @@ from airflow_spot.rundir.layout import CONTRACT, attempt_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_spot.core.model import Tier, TrainingSpec
+    from airflow_spot.core.model import Tier
+    from airflow_spot.core.spec import TrainingSpec
 
 ENV_RUN = "AIRFLOW_SPOT_RUN"
 ENV_ATTEMPT = "AIRFLOW_SPOT_ATTEMPT"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_spot.core.model import TrainingSpec
+    from airflow_spot.core.spec import TrainingSpec
 
 MEMORY_SHARE = 0.95
 """Of a machine's nominal memory; the kernel and the ECS agent keep about the rest."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import TABLE, Outcome
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.durations import words
 from airflow_spot.errors import ContractError
 from airflow_spot.rundir import codec

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import TABLE, Budget, Outcome
 from airflow_spot.core.seen import AttemptSeen
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.durations import words
 from airflow_spot.rundir.layout import parse_checkpoint_id
 from airflow_spot.rundir.values import OPEN, Attempt, AttemptState, Counters, Record, Result, Verdict

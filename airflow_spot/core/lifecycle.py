@@ -18,10 +18,10 @@ from typing import Any
 
 from airflow_spot.core.ending import close, end_attempt, finish, put, sentence, settle
 from airflow_spot.core.measure import hopeless, snapshot
-from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.outcomes import TABLE, Budget, Outcome, Then
 from airflow_spot.core.seen import AttemptSeen, JobSeen, JobStatus
 from airflow_spot.core.snapshot import Action, Decision
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.core.view import View
 from airflow_spot.durations import words
 from airflow_spot.rundir.values import (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_spot.core.model import TrainingSpec
 from airflow_spot.core.seen import AttemptSeen, Seen
 from airflow_spot.core.snapshot import Decision, Snapshot
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.rundir.values import OPEN, Attempt, AttemptState, Record
 
 

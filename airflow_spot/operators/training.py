@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-    from airflow_spot.core.model import Tier, TrainingSpec
+    from airflow_spot.core.model import Tier
     from airflow_spot.core.snapshot import Policy
+    from airflow_spot.core.spec import TrainingSpec
     from airflow_spot.engine import Finished, Superseded
     from airflow_spot.opening import Opened
     from airflow_spot.rundir.values import Owner, Record, Result
@@ -352,7 +353,7 @@ class SpotTrainingOperator(BaseOperator):
         :param bucket_region: where the run directory's bucket lies.
         """
         from airflow_spot import config
-        from airflow_spot.core.model import TrainingSpec
+        from airflow_spot.core.spec import TrainingSpec
 
         expected = None if self.expected_duration in (None, "") else self.expected_duration
         return TrainingSpec(

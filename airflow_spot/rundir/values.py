@@ -188,7 +188,7 @@ class Record:
     run_key: str
     owner: Owner
     spec: dict[str, Any]
-    """The operator's arguments, as :class:`airflow_spot.core.model.TrainingSpec` writes them."""
+    """The operator's arguments, as :class:`airflow_spot.core.spec.TrainingSpec` writes them."""
     contract: int = CONTRACT
     write_id: str = ""
     generation: int = 1

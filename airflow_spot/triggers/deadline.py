@@ -23,7 +23,7 @@ from airflow_spot.links.training import POINTER
 from airflow_spot.triggers.training import Backoff, in_thread, outages
 
 if TYPE_CHECKING:
-    from airflow_spot.core.model import TrainingSpec
+    from airflow_spot.core.spec import TrainingSpec
     from airflow_spot.rundir.store import Store
     from airflow_spot.rundir.values import Record, Request
     from airflow_spot.session import Session
@@ -214,7 +214,7 @@ class Watch:
         return found == (self.dag_id, self.run_id, task_id, index)
 
     def _look_at_record(self, store: Store, record: Record, now: datetime) -> _Seen:
-        from airflow_spot.core.model import TrainingSpec
+        from airflow_spot.core.spec import TrainingSpec
         from airflow_spot.rundir import codec
 
         spec = codec.decode(TrainingSpec, record.spec, what=f"{store.uri}: spec")

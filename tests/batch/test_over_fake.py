@@ -8,9 +8,10 @@ from airflow_spot.batch.aws import AwsClock, Clients
 from airflow_spot.batch.client import BatchBackend
 from airflow_spot.batch.requests import job_name, stop_reason, submit_request
 from airflow_spot.batch.watcher import Watcher
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
 from airflow_spot.core.outcomes import Outcome
 from airflow_spot.core.seen import JobSeen, JobStatus
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.errors import SubmitRefused
 from airflow_spot.testing import Behaviour, FakeBatch
 

@@ -9,7 +9,8 @@ from botocore.exceptions import EndpointConnectionError
 
 from airflow_spot.batch.aws import Clients
 from airflow_spot.batch.client import BatchBackend
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.errors import ConfigurationError
 
 from .conftest import Recorded, client_error, clients

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from airflow_spot.batch.requests import job_name, run_token, starts_agent, stop_reason, stop_token, submit_request
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 
 RUN = {"run_uri": "s3://bucket/root/dag/manual__2026/train/-1", "run_key": "dag/manual__2026/train/-1", "attempt": 3}
 SPOT = Tier.spot("gpu-spot")

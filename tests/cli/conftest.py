@@ -12,7 +12,8 @@ import pytest
 from airflow_spot.batch.aws import AwsClock
 from airflow_spot.batch.client import BatchBackend, Clients
 from airflow_spot.cli import app, where
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.rundir import attempts, codec, owner, record
 from airflow_spot.rundir.memory import memory_client
 from airflow_spot.rundir.store import Store, open_store

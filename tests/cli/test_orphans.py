@@ -14,7 +14,8 @@ from airflow_spot.batch.aws import AwsClock
 from airflow_spot.batch.client import BatchBackend, Clients
 from airflow_spot.batch.requests import submit_request
 from airflow_spot.batch.watcher import Watcher
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.errors import StoreDenied
 from airflow_spot.rundir import attempts, codec, record, requests
 from airflow_spot.rundir.store import Store, open_store

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_spot import engine, opening, session
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.rundir.values import Owner
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import pytest
 from airflow_spot import engine, opening
 from airflow_spot.batch.aws import Clients
 from airflow_spot.batch.client import BatchBackend
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.errors import BatchUnavailable, StoreError
 from airflow_spot.localcloud import LocalCloud
 from airflow_spot.localcloud.market import parse

@@ -15,7 +15,8 @@ from airflow_spot import engine, opening
 from airflow_spot.batch.aws import AwsClock, Clients
 from airflow_spot.batch.client import BatchBackend
 from airflow_spot.batch.watcher import Watcher
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.rundir import attempts, checkpoints, record
 from airflow_spot.rundir.memory import MemoryClient
 from airflow_spot.rundir.store import Store

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_spot import session
-from airflow_spot.core.model import Tier, TrainingSpec
+from airflow_spot.core.model import Tier
+from airflow_spot.core.spec import TrainingSpec
 from airflow_spot.rundir import codec, record, requests
 from airflow_spot.rundir.values import Attempt, AttemptState, Owner, Promotion, Record, Result
 from airflow_spot.triggers.deadline import Decided, SpotDeadlineTrigger, Status, Watch
