@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import textwrap
 import time
@@ -47,10 +48,10 @@ class Live:
         self._batch = cloud.client("batch")
         self._s3 = cloud.client("s3")
 
-    def start(self, dag_id: str, run_id: str = "r1") -> None:
+    def start(self, dag_id: str, run_id: str = "r1", **params: Any) -> None:
         """Start a DAG run."""
         self.airflow.unpause(dag_id)
-        self.airflow.trigger(dag_id, run_id, {})
+        self.airflow.trigger(dag_id, run_id, params)
 
     def record(self, dag_id: str) -> dict[str, Any]:
         """The record of a training run; empty before there is one."""
@@ -107,7 +108,7 @@ class Live:
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A live Airflow that runs the DAGs beside this file."""
+    """A live Airflow that runs the DAGs beside this file and the example DAGs."""
     from airflow_spot.localcloud import LocalCloud
 
     sys.path.insert(0, str(HERE.parent.parent / "scripts"))
@@ -116,11 +117,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("live")
     trainer = home / "trainer.py"
     trainer.write_text(textwrap.dedent(TRAINER))
+    dags = home / "dags"
+    shutil.copytree(HERE.parent.parent / "dags", dags)
+    shutil.copytree(HERE / "dags", dags, dirs_exist_ok=True)
     with LocalCloud(directory=home / "jobs") as cloud:
         extra = cloud.variables() | {"AIRFLOW__AIRFLOW_SPOT__HEARTBEAT_INTERVAL": "2", "LIVE_TRAINER": str(trainer)}
-        airflow = Standalone(home / "airflow", HERE / "dags", ports=Ports(), extra=extra)
+        airflow = Standalone(home / "airflow", dags, ports=Ports(), extra=extra)
         try:
-            airflow.wait_until_ready(["for_ever_0", "promoted", "paused"])
+            airflow.wait_until_ready(["for_ever_0", "promoted", "paused", "daily_dev_cycle", "final_training_run"])
             yield Live(cloud, airflow)
         finally:
             airflow.stop()

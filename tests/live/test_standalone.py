@@ -97,3 +97,16 @@ def test_sensor_promotes_in_parallel(live: Any) -> None:
     fired, summary = live.airflow.xcom("promoted", "r1", "deadline"), live.airflow.xcom("promoted", "r1", "train")
     assert (fired["fired"], fired["runs"]) == (True, [summary["run"]])
     assert (summary["tier"], summary["promotions"], summary["slack_seconds"] > 0) == ("on_demand", 1, True)
+
+
+@pytest.mark.parametrize("dag_id", ["final_training_run", "daily_dev_cycle"])
+def test_example_dags(dag_id: str, live: Any) -> None:
+    """Both example DAGs run to their end on a live Airflow and a calm market."""
+    live.start(dag_id, "example", epochs=2, pace=0, poll_seconds=1)
+    state = live.eventually(lambda: _ended(live, dag_id), "the DAG run ends", seconds=110)
+    assert state == "success", live.airflow.task_states(dag_id, "example")
+
+
+def _ended(live: Any, dag_id: str) -> str | None:
+    state = str(live.airflow.state(dag_id, "example"))
+    return state if state in ("success", "failed") else None
