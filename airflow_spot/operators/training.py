@@ -214,8 +214,11 @@ class SpotTrainingOperator(BaseOperator):
         if not self.deferrable:
             return self._wait(handle, opened.record.generation, context)
         self.log.info("Deferring; the loop goes on in the triggerer. Training run: %s", handle.uri)
-        raise TaskDeferred(
-            trigger=self._trigger(handle, opened.record.generation),
+        raise self._deferral(handle, opened.record.generation)
+
+    def _deferral(self, handle: _Handle, generation: int) -> TaskDeferred:
+        return TaskDeferred(
+            trigger=self._trigger(handle, generation),
             method_name="execute_complete",
             timeout=self.execution_timeout,
         )
@@ -225,15 +228,35 @@ class SpotTrainingOperator(BaseOperator):
         from airflow_spot.rundir import codec
         from airflow_spot.rundir.values import Result
 
-        raw = (event or {}).get("result")
-        if raw is None:
+        event = event or {}
+        handle = self._locate(context)
+        raw = event.get("result")
+        if raw is None or event.get("try_number", handle.try_number) != handle.try_number:
+            self._wait_again_for_ours(handle)
             raise AirflowFailException(
                 "another task has taken over this training run, or started its next generation; "
                 "this task's part in it has ended"
             )
-        self._locate(context)
-        self.link_values[POINTER]["region_name"] = event["region"] if event else None
+        self.link_values[POINTER]["region_name"] = event["region"]
         return self._finish(codec.decode(Result, raw, what="the trigger's event"))
+
+    def _wait_again_for_ours(self, handle: _Handle) -> None:
+        """Defer again where the event came from the trigger of an earlier try, and this try still waits.
+
+        Airflow names triggers by a number that a database may use twice (SQLite does), so the last word of a cleared
+        try's trigger can reach the next try.
+
+        :raises TaskDeferred: this try is the one the training run belongs to.
+        """
+        from airflow_spot.rundir import record
+
+        loaded = record.load(self._session(handle).store)
+        if loaded is None:
+            return
+        found = loaded.record
+        if (found.owner, found.try_number) == (handle.owner, handle.try_number):
+            self.log.info("That was the trigger of an earlier try; waiting for generation %s", found.generation)
+            raise self._deferral(handle, found.generation)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume as always; but end the training when the deferral timed out or the trigger failed: nobody waits."""

@@ -161,11 +161,23 @@ class SpotTrainingTrigger(BaseTrigger):
             backoff.reset()
             if not isinstance(step, Waiting):
                 finished = step if isinstance(step, Finished) else None
-                yield TriggerEvent(event_of(self.run_uri, self.generation, self._region, finished))
+                yield TriggerEvent(self._event(finished))
                 return
             await in_thread(self._show_job, step.record)
             await asyncio.sleep(step.seconds * first)
             first = 1.0
+
+    def _event(self, finished: Finished | None) -> dict[str, Any]:
+        """Return the event that resumes the task; None: another generation, try or task has taken our place."""
+        from airflow_spot.rundir import codec
+
+        event: dict[str, Any] = {
+            "run": self.run_uri,
+            "generation": self.generation,
+            "try_number": self.try_number,
+            "region": self._region,
+        }
+        return event | ({"result": codec.encode(finished.result)} if finished else {})
 
     async def on_kill(self) -> None:
         """End the training, if the task has truly been taken out of ``deferred``.
@@ -267,13 +279,3 @@ def task_state(*, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -
         raise LookupError(f"Airflow has no task {key!r} in DAG run {run_id!r}")
     state = states[key]
     return str(getattr(state, "value", state)) if state is not None else None
-
-
-def event_of(run: str, generation: int, region: str, finished: Finished | None) -> dict[str, Any]:
-    """Return the event that resumes the task; None: another generation or job has taken our place."""
-    from airflow_spot.rundir import codec
-
-    event: dict[str, Any] = {"run": run, "generation": generation, "region": region}
-    if finished is not None:
-        event["result"] = codec.encode(finished.result)
-    return event

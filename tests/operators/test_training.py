@@ -170,6 +170,19 @@ def test_superseded_fails_with_a_sentence(surface: Any) -> None:
         operator().execute_complete(surface.context(), {"run": "x", "generation": 1})
 
 
+@pytest.mark.parametrize("result", [None, event("STOPPED_BY_US")["result"]], ids=["superseded", "result"])
+def test_the_last_word_of_an_earlier_trys_trigger_is_not_ours(result: Any, surface: Any) -> None:
+    """After a Clear the old trigger's event reaches the new try, whose trigger bears its number: wait again."""
+    deferred(operator(), surface.context())
+    deferred(operator(), surface.context(try_number=2, max_tries=1))
+    late = {"run": "x", "generation": 1, "try_number": 1, "region": "eu-west-1"} | (
+        {"result": result} if result else {}
+    )
+    with pytest.raises(TaskDeferred) as caught:
+        operator().execute_complete(surface.context(try_number=2, max_tries=1), late)
+    assert (caught.value.trigger.generation, caught.value.trigger.try_number) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("error", "raises", "why"),
     [

@@ -90,7 +90,7 @@ async def test_runs_the_loop_and_yields_the_result_once(opened: Any, waits: list
     steps(monkeypatch, engine.Waiting(30.0, rec), engine.Waiting(30.0, rec), engine.Finished(result, rec))
     one = trigger()
     assert await events(one) == [
-        {"run": one.run_uri, "generation": 1, "region": "eu-central-1", "result": codec.encode(result)}
+        {"run": one.run_uri, "generation": 1, "try_number": 1, "region": "eu-central-1", "result": codec.encode(result)}
     ]
     assert waits == [pytest.approx(30.0 * phase(one.run_uri)), 30.0]
 
@@ -104,7 +104,9 @@ async def test_real_loop_submits(opened: Any, waits: list[float]) -> None:
 async def test_superseded_ends_with_an_event(opened: Any, waits: list[float], monkeypatch: Any) -> None:
     """With a newer generation in the record the trigger does nothing and says so."""
     steps(monkeypatch, engine.Superseded(2))
-    assert await events(trigger()) == [{"run": trigger().run_uri, "generation": 1, "region": "eu-central-1"}]
+    assert await events(trigger()) == [
+        {"run": trigger().run_uri, "generation": 1, "try_number": 1, "region": "eu-central-1"}
+    ]
 
 
 async def test_outages_are_waited_out(opened: Any, waits: list[float], monkeypatch: Any) -> None:
